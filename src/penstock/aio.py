@@ -1,0 +1,263 @@
+"""`hub.aio`: the hub's names as coroutines, over the same code.
+
+Writes await the committer directly. Reads, which take microseconds to milliseconds, run on the
+hub's few reader threads. A test holds the signatures equal to those of the hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from penstock import health
+from penstock.errors import WriteTimeout
+from penstock.model import (
+    Consumer,
+    Format,
+    Lag,
+    Message,
+    OnTrimmed,
+    Pattern,
+    Position,
+    Receipt,
+    Retention,
+    Start,
+    Topic,
+    TopicStats,
+)
+from penstock.topics import bus
+from penstock.topics.consumers import AsyncFollower, Consumers
+from penstock.topics.positions import open_live_subscription
+from penstock.topics.runtime import Runtime
+from penstock.topics.subscription import AsyncLive
+from penstock.transaction import AsyncHubTransaction, Desk, HubTransaction
+
+T = TypeVar("T")
+
+
+class FullRuntime(Runtime, Protocol):
+    desk: Desk
+
+
+OpenRuntime = Callable[[], FullRuntime]
+
+
+class AsyncHub:
+    def __init__(self, open_runtime: OpenRuntime, close: Callable[[], None]) -> None:
+        self._open = open_runtime
+        self._close = close
+        self.topics = AsyncTopics(open_runtime)
+        self.consumers = AsyncConsumers(open_runtime)
+
+    def transaction(self, *, limit_seconds: float | None = None) -> AsyncHubTransaction:
+        """One transaction across topics and your own tables."""
+        runtime = self._open()
+        limit = limit_seconds or runtime.settings.transaction_limit_seconds
+        return AsyncHubTransaction(HubTransaction(runtime, runtime.desk, limit), runtime.executor)
+
+    async def health(self) -> health.Health:
+        """How consumers are doing, judged by the thresholds in the settings."""
+        return await _read(self._open, health.report)
+
+    async def metrics(self) -> health.Metrics:
+        """The queue in figures."""
+        return await _read(self._open, health.measure)
+
+    async def close(self) -> None:
+        """Write what waits, stop the threads, close the store."""
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+
+class AsyncTopics:
+    def __init__(self, open_runtime: OpenRuntime) -> None:
+        self._open = open_runtime
+        self._topics = bus.Topics(open_runtime)
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        ttl: float | None = None,
+        idempotency_key: str | None = None,
+        conflate: bool = False,
+        format: Format | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Append one message; returns when it is on disk. As `Topics.publish`."""
+        runtime = self._open()
+        bus.check_publishable(topic)
+        if conflate:
+            bus.refuse_with_conflate(headers, ttl, idempotency_key, format)
+            return runtime.conflator.put(topic, key, payload, type)
+        message = bus.encode_message(
+            runtime.settings, topic, payload, type, key, headers, ttl, idempotency_key, format
+        )
+        entries = runtime.conflator.take(topic)
+        if not entries and timeout is None:
+            return (await runtime.committer.append_async((message,)))[0]
+        try:
+            batch = runtime.conflator.messages(topic, entries)
+            writing = runtime.committer.append_async([*batch, message])
+            return (await _bounded(writing, timeout))[-1]
+        except BaseException:
+            runtime.conflator.give_back(topic, entries)
+            raise
+
+    async def publish_many(
+        self,
+        topic: str,
+        payloads: Iterable[Any],
+        *,
+        type: str | None = None,
+        format: Format | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        """Append many messages; returns when all are on disk. As `Topics.publish_many`."""
+        runtime = self._open()
+        receipts: list[Receipt] = []
+        waiting: list[asyncio.Future[list[Receipt]]] = []
+        for group in bus.prepare_many(runtime, topic, payloads, type, format):
+            waiting.append(runtime.committer.append_async(group))
+            if len(waiting) >= bus.PIPELINED:
+                receipts.extend(await _bounded(waiting.pop(0), timeout))
+        for writing in waiting:
+            receipts.extend(await _bounded(writing, timeout))
+        return receipts
+
+    async def read(
+        self,
+        topic: str,
+        *,
+        after: Position | None = None,
+        last: int | None = None,
+        since: datetime | float | None = None,
+        limit: int = bus.READ_LIMIT,
+    ) -> list[Message]:
+        """Up to `limit` messages of a topic or glob, oldest first. As `Topics.read`."""
+        call = partial(self._topics.read, topic, after=after, last=last, since=since, limit=limit)
+        return await _in_thread(self._open, call)
+
+    def follow(
+        self,
+        topic: str,
+        *,
+        consumer: str,
+        start: Start = "latest",
+        on_trimmed: OnTrimmed = "raise",
+        standby: bool = False,
+    ) -> AsyncFollower:
+        """Messages of a topic or glob for a named consumer, which resumes where it was."""
+        runtime, holding = bus.prepare_follow(self._open, topic, consumer, start)
+        return AsyncFollower(runtime, holding, on_trimmed=on_trimmed, standby=standby)
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        after: Position | None = None,
+        last: int | None = None,
+        on_trimmed: OnTrimmed = "raise",
+    ) -> AsyncLive:
+        """Messages of a topic or glob as they come, from now on."""
+        runtime = self._open()
+        subscription = open_live_subscription(
+            runtime, Pattern.parse(topic), after=after, last=last, on_trimmed=on_trimmed
+        )
+        return AsyncLive(subscription, runtime.settings.follow_batch_max, runtime.executor)
+
+    async def position(self) -> Position:
+        """The end of the log now."""
+        return await _in_thread(self._open, self._topics.position)
+
+    async def create(self, name: str, retention: Retention | None = None) -> Topic:
+        """Make a topic. Publishing makes one, too, with the hub's default retention."""
+        return await _in_thread(self._open, partial(self._topics.create, name, retention))
+
+    async def configure(self, name: str, retention: Retention) -> Topic:
+        """Change how long the topic keeps its messages."""
+        return await _in_thread(self._open, partial(self._topics.configure, name, retention))
+
+    async def get(self, name: str) -> Topic:
+        return await _in_thread(self._open, partial(self._topics.get, name))
+
+    async def list(self, pattern: str | None = None) -> bus.Topics_:
+        """All topics, or those a glob stands for, by name."""
+        return await _in_thread(self._open, partial(self._topics.list, pattern))
+
+    async def delete(self, name: str, progress: Callable[[int], None] | None = None) -> int:
+        """Delete a topic and its messages. Returns how many messages that were."""
+        return await _in_thread(self._open, partial(self._topics.delete, name, progress))
+
+    async def trim(
+        self,
+        name: str,
+        *,
+        through: Position | None = None,
+        keep: int | None = None,
+        older_than_seconds: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Remove old messages by hand, whatever retention and holds say. As `Topics.trim`."""
+        call = partial(
+            self._topics.trim,
+            name,
+            through=through,
+            keep=keep,
+            older_than_seconds=older_than_seconds,
+            progress=progress,
+        )
+        return await _in_thread(self._open, call)
+
+    async def stats(self, name: str) -> TopicStats:
+        """Size, age and rate of a topic."""
+        return await _in_thread(self._open, partial(self._topics.stats, name))
+
+
+class AsyncConsumers:
+    def __init__(self, open_runtime: OpenRuntime) -> None:
+        self._open = open_runtime
+        self._consumers = Consumers(open_runtime)
+
+    async def list(self, name: str | None = None) -> list[Consumer]:
+        return await _in_thread(self._open, partial(self._consumers.list, name))
+
+    async def get(self, name: str, subscription: str) -> Consumer:
+        return await _in_thread(self._open, partial(self._consumers.get, name, subscription))
+
+    async def lag(self, name: str, subscription: str) -> Lag:
+        return await _in_thread(self._open, partial(self._consumers.lag, name, subscription))
+
+    async def seek(self, name: str, subscription: str, to: Position | Start) -> Consumer:
+        """Set the watermark by hand, also back. Nobody may be following under the name."""
+        return await _in_thread(self._open, partial(self._consumers.seek, name, subscription, to))
+
+    async def delete(self, name: str, subscription: str | None = None) -> int:
+        """Forget the consumer, on one subscription or on all. Returns how many watermarks."""
+        return await _in_thread(self._open, partial(self._consumers.delete, name, subscription))
+
+
+async def _bounded(writing: asyncio.Future[T], timeout: float | None) -> T:
+    try:
+        async with asyncio.timeout(timeout):
+            return await writing
+    except TimeoutError:
+        raise WriteTimeout(f"The write was not acknowledged within {timeout} seconds.") from None
+
+
+async def _in_thread(open_runtime: OpenRuntime, call: Callable[[], T]) -> T:
+    """On a reader thread, with the caller's context: inside a transaction stays inside."""
+    loop = asyncio.get_running_loop()
+    context = contextvars.copy_context()
+    return await loop.run_in_executor(open_runtime().executor, partial(context.run, call))
+
+
+async def _read(open_runtime: OpenRuntime, call: Callable[[FullRuntime], T]) -> T:
+    return await _in_thread(open_runtime, lambda: call(open_runtime()))

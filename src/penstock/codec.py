@@ -1,0 +1,147 @@
+"""Payloads as bytes: JSON, MessagePack or bytes as they are, zstd above a size.
+
+Nothing is ever executed from data: no pickle, no class names. An `encoding` is a small integer
+stored beside the bytes: the format in the low bits, flags above them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import zstandard
+
+from penstock.errors import InvalidPayload, PayloadTooLarge, UndecodablePayload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BYTES: Final = 0
+JSON: Final = 1
+MSGPACK: Final = 2
+FORMAT_MASK: Final = 0x07
+ZSTD: Final = 0x08
+CONFLATED: Final = 0x10
+"""The payload is a list of conflated entries, not one publisher's message."""
+
+FORMATS: Final = {"bytes": BYTES, "json": JSON, "msgpack": MSGPACK}
+CONTENT_TYPES: Final = {
+    BYTES: "application/octet-stream",
+    JSON: "application/json",
+    MSGPACK: "application/msgpack",
+}
+
+_encode_json = msgspec.json.Encoder().encode
+_encode_msgpack = msgspec.msgpack.Encoder().encode
+_decode_json = msgspec.json.Decoder().decode
+_decode_msgpack = msgspec.msgpack.Decoder().decode
+_zstd = threading.local()
+
+
+def encode(
+    payload: Any, format: str | None, *, bytes_max: int, compress_above: int
+) -> tuple[bytes, int]:
+    """The payload's bytes and encoding. Bytes stay bytes; anything else is JSON unless told."""
+    if format is None:
+        encoding = BYTES if isinstance(payload, (bytes, bytearray, memoryview)) else JSON
+    else:
+        try:
+            encoding = FORMATS[format]
+        except KeyError:
+            raise InvalidPayload(
+                f"{format!r} is not a payload format.", hint="Use 'json', 'msgpack' or 'bytes'."
+            ) from None
+    try:
+        if encoding == JSON:
+            body = _encode_json(payload)
+        elif encoding == MSGPACK:
+            body = _encode_msgpack(payload)
+        else:
+            body = bytes(memoryview(payload))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidPayload(f"The payload cannot be encoded: {error}.") from error
+    size = len(body)
+    if size > bytes_max:
+        raise PayloadTooLarge(f"The payload has {size:,} bytes; the limit is {bytes_max:,}.")
+    if size > compress_above:
+        packed = _compressor().compress(body)
+        if len(packed) < size:
+            return packed, encoding | ZSTD
+    return body, encoding
+
+
+def decompress(body: bytes, encoding: int) -> bytes:
+    if not encoding & ZSTD:
+        return body
+    try:
+        return _decompressor().decompress(body)
+    except zstandard.ZstdError as error:
+        raise UndecodablePayload(f"The payload cannot be decompressed: {error}.") from error
+
+
+def decode(body: bytes, encoding: int, to: Any = Any) -> Any:
+    """The payload as plain values, or as the type `to`."""
+    data = decompress(body, encoding)
+    format = encoding & FORMAT_MASK
+    try:
+        if format == JSON:
+            return _decode_json(data) if to is Any else msgspec.json.decode(data, type=to)
+        if format == MSGPACK:
+            return _decode_msgpack(data) if to is Any else msgspec.msgpack.decode(data, type=to)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UndecodablePayload(f"The payload cannot be decoded: {error}.") from error
+    if format != BYTES:
+        raise UndecodablePayload(
+            f"The payload has the unknown format {format}.", hint="Upgrade penstock here."
+        )
+    return data if to is Any or to is bytes else msgspec.convert(data, to)
+
+
+def content_type(encoding: int) -> str:
+    return CONTENT_TYPES.get(encoding & FORMAT_MASK, "application/octet-stream")
+
+
+def encode_headers(headers: Mapping[str, str] | None, *, bytes_max: int) -> bytes | None:
+    if not headers:
+        return None
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidPayload(f"The header {name!r} is not text.", hint="Headers are str: str.")
+    body = _encode_json(dict(headers))
+    if len(body) > bytes_max:
+        raise PayloadTooLarge(
+            f"The headers have {len(body):,} bytes; the limit is {bytes_max:,}.",
+            hint="Headers are for routing and tracing; put data into the payload.",
+        )
+    return body
+
+
+def decode_headers(raw: bytes | None) -> dict[str, str]:
+    return msgspec.json.decode(raw, type=dict[str, str]) if raw else {}
+
+
+def digest(*parts: bytes | str | None) -> bytes:
+    """Tells whether two messages under one idempotency key are the same."""
+    summary = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = b"" if part is None else part.encode() if isinstance(part, str) else part
+        # The length keeps ("a", "bc") apart from ("ab", "c"), and None apart from "".
+        summary.update(b"%d:" % (-1 if part is None else len(data)))
+        summary.update(data)
+    return summary.digest()
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    if not hasattr(_zstd, "compressor"):
+        _zstd.compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
+    compressor: zstandard.ZstdCompressor = _zstd.compressor
+    return compressor
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_zstd, "decompressor"):
+        _zstd.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _zstd.decompressor
+    return decompressor

@@ -1,0 +1,300 @@
+"""Group commit: one writing thread per process, many callers, one transaction.
+
+The committer takes whatever waits, runs it in one transaction and answers all callers when it is
+on disk. One failing operation fails its own caller only: what can fail by its nature runs in a
+savepoint, and when the store undoes a whole transaction (a full disk does that), the group is
+run again one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar, cast
+
+from penstock.clock import Clock
+from penstock.errors import (
+    HubClosed,
+    InsideTransaction,
+    OutcomeUnknown,
+    PenstockError,
+    QueueFull,
+    StoreBusy,
+    StoreReplaced,
+    WriteTimeout,
+)
+from penstock.model import Message, NewMessage, Receipt
+from penstock.ports import Store, Transaction, Writer
+from penstock.service import Service
+from penstock.settings import Settings
+from penstock.telemetry import Telemetry
+
+T = TypeVar("T")
+
+inside_transaction: ContextVar[bool] = ContextVar("penstock_inside_transaction", default=False)
+"""True in the code of a `with hub.transaction()` block, where waiting for the committer is a
+deadlock: it waits for that very transaction."""
+
+_UNSET: Any = object()
+
+
+class Operation(Generic[T]):
+    """Something to write, and who waits for it. Answered once."""
+
+    __slots__ = ("_done", "_loop_future", "error", "messages", "result", "run", "size")
+
+    def __init__(
+        self,
+        run: Callable[[Transaction], T] | None,
+        messages: Sequence[NewMessage] = (),
+        loop_future: tuple[asyncio.AbstractEventLoop, asyncio.Future[T]] | None = None,
+    ) -> None:
+        self.run = run
+        self.messages = messages
+        self.size = sum(len(message.body) for message in messages)
+        self.result: T = _UNSET
+        self.error: BaseException | None = None
+        self._loop_future = loop_future
+        self._done: threading.Lock | None = None
+        if loop_future is None:
+            self._done = threading.Lock()
+            self._done.acquire()
+
+    def wait(self, timeout_seconds: float | None = None) -> T:
+        """The result, once it is on disk. The write goes on if the caller stops waiting."""
+        assert self._done is not None, "an asyncio caller awaits its future"
+        if not self._done.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds):
+            raise WriteTimeout(f"The write was not acknowledged within {timeout_seconds} seconds.")
+        self._done.release()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    @property
+    def is_done(self) -> bool:
+        return self.result is not _UNSET or self.error is not None
+
+
+class Committer(Service):
+    name = "committer"
+
+    def __init__(
+        self, store: Store, settings: Settings, clock: Clock, producer: str, telemetry: Telemetry
+    ) -> None:
+        super().__init__(telemetry)
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._producer = producer
+        self._writer: Writer | None = None
+        self._queue: deque[Operation[Any]] = deque()
+        self._is_asleep = False
+        self._is_closed = False
+        self.on_appended: Callable[[list[Message]], None] | None = None
+        """Gets what was just committed, in id order, on the committer's thread."""
+        self.on_commit: Callable[[int], None] | None = None
+        """Gets the number of messages just committed."""
+
+    # What callers use
+
+    def append(self, messages: Sequence[NewMessage]) -> Operation[list[Receipt]]:
+        return self._submit(Operation(None, messages))
+
+    def run(self, write: Callable[[Transaction], T]) -> Operation[T]:
+        """Run `write` inside the next transaction, in a savepoint of its own."""
+        return self._submit(Operation(write))
+
+    def append_async(self, messages: Sequence[NewMessage]) -> asyncio.Future[list[Receipt]]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Receipt]] = loop.create_future()
+        self._submit(Operation(None, messages, (loop, future)))
+        return future
+
+    def run_async(self, write: Callable[[Transaction], T]) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._submit(Operation(write, (), (loop, future)))
+        return future
+
+    def run_quietly(self, write: Callable[[Transaction], object]) -> None:
+        """From a finalizer: nobody waits, and nothing is raised if there is no room or no hub."""
+        if not self._is_closed and len(self._queue) < self._settings.write_queue_max:
+            self._queue.append(Operation(write))
+            self._nudged.set()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def stop(self, timeout_seconds: float | None = None) -> None:
+        """Write what waits, then end. Later calls raise `HubClosed`."""
+        self._is_closed = True
+        super().stop(timeout_seconds)
+
+    def announce(self, appended: list[Message]) -> None:
+        """Tell this process and the others about messages that are on disk."""
+        if appended:
+            if self.on_appended is not None:
+                self.on_appended(appended)
+            self._store.ring()
+            if self.on_commit is not None:
+                self.on_commit(len(appended))
+
+    # The thread
+
+    def run_once(self) -> float:
+        if not self._queue:
+            self._is_asleep = True
+            # Whoever appended before seeing the flag is found by this second look.
+            if not self._queue and not self._stopping.is_set():
+                self._nudged.wait()
+            self._is_asleep = False
+            self._nudged.clear()
+        while self._queue:
+            self._commit(self._next_group())
+        return 0.0
+
+    def _on_stop(self) -> None:
+        while self._queue:
+            self._commit(self._next_group())
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _submit(self, operation: Operation[T]) -> Operation[T]:
+        if inside_transaction.get():
+            raise InsideTransaction
+        if self._is_closed:
+            raise HubClosed
+        queue = self._queue
+        if len(queue) >= self._settings.write_queue_max:
+            raise QueueFull(f"{len(queue):,} writes are waiting for the disk.")
+        queue.append(operation)
+        if self._thread is None:
+            self.start()
+        if self._is_asleep:
+            self._nudged.set()
+        return operation
+
+    def _next_group(self) -> list[Operation[Any]]:
+        queue = self._queue
+        group = [queue.popleft()]
+        count, size = len(group[0].messages), group[0].size
+        while queue and len(group) < self._settings.commit_group_max:
+            following = queue[0]
+            count += len(following.messages)
+            size += following.size
+            if count > self._settings.commit_group_max or size > self._settings.commit_bytes_max:
+                break
+            group.append(queue.popleft())
+        return group
+
+    def _commit(self, group: list[Operation[Any]]) -> None:
+        try:
+            self._attempt(group)
+        except (OutcomeUnknown, StoreBusy, StoreReplaced) as error:
+            # Nothing of the group is acknowledged; running it again would not help, or repeat.
+            self._fail(group, error)
+        except Exception as error:  # noqa: BLE001 - every caller must be answered
+            if len(group) == 1:
+                self._fail(group, error)
+            else:
+                for operation in group:
+                    operation.result, operation.error = _UNSET, None
+                    self._commit([operation])
+                return
+        self._answer(group)
+
+    def _attempt(self, group: list[Operation[Any]]) -> None:
+        started = time.perf_counter()
+        if self._writer is None:
+            self._writer = self._store.open_writer()
+        with self._writer.transaction() as transaction:
+            self._run(transaction, group)
+            appended = transaction.topics.appended() if self.on_appended is not None else None
+            count = transaction.topics.appended_count
+        if appended is not None:
+            self.announce(appended)
+        elif count:
+            self._store.ring()
+            if self.on_commit is not None:
+                self.on_commit(count)
+        if count:
+            self._telemetry.count("published", count)
+        self._telemetry.emit(
+            "commit",
+            operations=len(group),
+            messages=count,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _run(self, transaction: Transaction, group: list[Operation[Any]]) -> None:
+        now = self._clock.now()
+        plain: list[Operation[Any]] = []
+        for operation in group:
+            if operation.run is None and not any(m.idempotency_key for m in operation.messages):
+                plain.append(operation)
+                continue
+            self._append(transaction, plain, now)
+            plain = []
+            try:
+                with transaction.savepoint():
+                    if operation.run is None:
+                        self._append(transaction, [operation], now)
+                    else:
+                        operation.result = operation.run(transaction)
+            except PenstockError as error:
+                operation.error = error
+        self._append(transaction, plain, now)
+
+    def _append(self, transaction: Transaction, operations: list[Operation[Any]], now: int) -> None:
+        if not operations:
+            return
+        messages: list[NewMessage] = []
+        for operation in operations:
+            messages.extend(operation.messages)
+        receipts = transaction.topics.append(messages, producer=self._producer, now=now)
+        start = 0
+        for operation in operations:
+            end = start + len(operation.messages)
+            operation.result = receipts[start:end]
+            start = end
+
+    def _fail(self, group: list[Operation[Any]], error: BaseException) -> None:
+        self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))
+        for operation in group:
+            operation.result, operation.error = _UNSET, error
+
+    def _answer(self, group: list[Operation[Any]]) -> None:
+        """All callers at once: one wake for each event loop, whatever the number of its tasks."""
+        loops: dict[asyncio.AbstractEventLoop, list[Operation[Any]]] = {}
+        for operation in group:
+            if operation._loop_future is not None:
+                loops.setdefault(operation._loop_future[0], []).append(operation)
+            else:
+                cast("threading.Lock", operation._done).release()
+        for loop, operations in loops.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, operations)
+            except RuntimeError:
+                continue  # The loop has ended, and its tasks with it.
+
+
+def _resolve(operations: list[Operation[Any]]) -> None:
+    for operation in operations:
+        assert operation._loop_future is not None
+        future = operation._loop_future[1]
+        if future.done():
+            continue  # Cancelled, or timed out.
+        if operation.error is not None:
+            future.set_exception(operation.error)
+        else:
+            future.set_result(operation.result)

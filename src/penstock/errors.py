@@ -1,0 +1,345 @@
+"""Every error penstock raises, in one tree.
+
+Each class has a stable `code` (for programs and the wire), says whether trying again can help
+(`retryable`) and carries a `hint` for the person who reads it. The class docstring is the default
+message. Driver exceptions never leave a store: they arrive here translated.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from penstock.model import Position
+
+
+class PenstockError(Exception):
+    """Something went wrong in penstock."""
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+    hint: str = ""
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        self.message = message or inspect.cleandoc(type(self).__doc__ or "").split("\n\n")[0]
+        if hint:
+            self.hint = hint
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), dict(self.__dict__), self.message)
+
+
+def _rebuild(cls: type[PenstockError], state: dict[str, object], message: str) -> PenstockError:
+    """Errors cross process borders (workers, executors); their constructors differ."""
+    error = cls.__new__(cls)
+    Exception.__init__(error, message)
+    error.__dict__.update(state)
+    return error
+
+
+# What the caller said
+
+
+class InvalidInput(PenstockError):
+    """The input is not valid."""
+
+    code = "invalid_input"
+
+
+class InvalidURL(InvalidInput):
+    """This store URL is not understood."""
+
+    code = "invalid_url"
+    hint = "Use sqlite:///path/to/file.db or memory:."
+
+
+class InvalidSettings(InvalidInput):
+    """A setting is not valid."""
+
+    code = "invalid_settings"
+
+
+class InvalidTopic(InvalidInput):
+    """This topic name is not valid."""
+
+    code = "invalid_topic"
+    hint = "Use 1 to 255 bytes of text without control characters, '*' or '?'."
+
+
+class InvalidPayload(InvalidInput):
+    """The payload cannot be encoded."""
+
+    code = "invalid_payload"
+    hint = "Publish JSON-like values, msgspec structs, dataclasses or bytes."
+
+
+class PayloadTooLarge(InvalidPayload):
+    """The payload is larger than the limit."""
+
+    code = "payload_too_large"
+    hint = "Store the large part elsewhere and publish a link, or raise payload_bytes_max."
+
+
+class UndecodablePayload(PenstockError):
+    """A stored payload cannot be decoded as asked."""
+
+    code = "undecodable_payload"
+    hint = "message.data has the bytes as they were published."
+
+
+# The store
+
+
+class StoreError(PenstockError):
+    """The store failed."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be opened."""
+
+    code = "store_unavailable"
+
+
+class NotADatabase(StoreUnavailable):
+    """The file is not a penstock database."""
+
+    code = "not_a_database"
+    hint = "Check the path; penstock does not touch files it did not make."
+
+
+class StoreReadOnly(StoreUnavailable):
+    """The database cannot be written."""
+
+    code = "store_read_only"
+    hint = "The file and its folder must be writable by this user, also for readers."
+
+
+class SchemaTooNew(StoreUnavailable):
+    """The database was written by a newer version of penstock."""
+
+    code = "schema_too_new"
+    hint = "Upgrade penstock here, or run 'penstock migrate down' with the newer version."
+
+
+class SchemaTooOld(StoreUnavailable):
+    """The database has an older schema, and this hub was told not to migrate."""
+
+    code = "schema_too_old"
+    hint = "Run 'penstock migrate up'."
+
+
+class UnsafeSQLite(StoreUnavailable):
+    """The SQLite library can corrupt a database that several processes share."""
+
+    code = "unsafe_sqlite"
+    hint = "Install apsw from its wheel: it carries SQLite 3.51.3 or newer."
+
+
+class ForeignConnection(StoreError):
+    """Another SQLite library has this database open in this process, which loses data."""
+
+    code = "foreign_connection"
+    hint = (
+        "Reach your own tables with hub.transaction() or hub.connection(), "
+        "or use sqlite3 in another process."
+    )
+
+
+class StoreBusy(StoreError):
+    """The database stayed locked for longer than lock_timeout_seconds."""
+
+    code = "store_busy"
+    retryable = True
+    hint = "Find the long write transaction ('penstock doctor' helps), or raise the timeout."
+
+
+class StoreFull(StoreError):
+    """The disk is full; nothing was written."""
+
+    code = "store_full"
+    retryable = True
+    hint = "Free space; messages already acknowledged are safe."
+
+
+class StoreReplaced(StoreError):
+    """The database file was moved, deleted or replaced while it was open."""
+
+    code = "store_replaced"
+    hint = "Put the file back, or restart this process. Use 'penstock restore' to replace it."
+
+
+class StoreCorrupt(StoreError):
+    """The database is damaged."""
+
+    code = "store_corrupt"
+    hint = "Run 'penstock doctor', and restore a backup with 'penstock restore'."
+
+
+class BackupFailed(StoreError):
+    """The backup could not be made or restored."""
+
+    code = "backup_failed"
+
+
+# Writing
+
+
+class OutcomeUnknown(StoreError):
+    """The write may or may not be on disk."""
+
+    code = "outcome_unknown"
+    retryable = True
+    hint = "Publish again with the same idempotency_key: it is stored at most once."
+
+
+class WriteTimeout(OutcomeUnknown):
+    """The write was not acknowledged in time; it may still happen."""
+
+    code = "write_timeout"
+
+
+class QueueFull(PenstockError):
+    """Too many writes are waiting for the disk."""
+
+    code = "queue_full"
+    retryable = True
+    hint = "Wait for acknowledgements before publishing more, or raise write_queue_max."
+
+
+class HubClosed(PenstockError):
+    """The hub is closed."""
+
+    code = "hub_closed"
+    hint = "Open another one with penstock.connect()."
+
+
+# Topics and consumers
+
+
+class TopicError(PenstockError):
+    """The topic operation failed."""
+
+    code = "topic_error"
+
+
+class TopicNotFound(TopicError):
+    """There is no topic of this name."""
+
+    code = "topic_not_found"
+    hint = "'penstock topics list' shows those that exist; publishing creates one."
+
+
+class TopicExists(TopicError):
+    """A topic of this name exists."""
+
+    code = "topic_exists"
+    hint = "Change it with configure()."
+
+
+class LogTrimmed(TopicError):
+    """Messages after this position were trimmed before they were read."""
+
+    code = "log_trimmed"
+    hint = "Read on after .resume, follow with on_trimmed='skip', or keep messages longer."
+
+    def __init__(
+        self, message: str = "", *, first: Position | None, resume: Position, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.first = first
+        """The first message that exists; None if there is none."""
+        self.resume = resume
+        """Reading after this position starts with that message."""
+
+
+class EpochChanged(TopicError):
+    """The position belongs to another generation of the database."""
+
+    code = "epoch_changed"
+    hint = "The database was restored or replaced: resume from 'earliest' or 'latest'."
+
+
+class IdempotencyConflict(TopicError):
+    """The idempotency key was used with a different message."""
+
+    code = "idempotency_conflict"
+    hint = "Use one key per message."
+
+
+class ConsumerBusy(TopicError):
+    """Another process holds this consumer."""
+
+    code = "consumer_busy"
+    retryable = True
+    hint = "Give each follower its own name, or wait in line with standby=True."
+
+
+class ConsumerNotFound(TopicError):
+    """There is no consumer of this name."""
+
+    code = "consumer_not_found"
+    hint = "'penstock consumers list' shows those that exist."
+
+
+class LeaseLost(PenstockError):
+    """The lease ran out and somebody else holds it now."""
+
+    code = "lease_lost"
+    hint = "This process was suspended or stalled; its answer was refused. Start over."
+
+
+# Transactions
+
+
+class TransactionError(PenstockError):
+    """The transaction failed and was rolled back."""
+
+    code = "transaction_error"
+
+
+class InsideTransaction(TransactionError):
+    """This call would wait for the transaction it is made in."""
+
+    code = "inside_transaction"
+    hint = "Inside 'with hub.transaction() as tx' use tx, such as tx.publish()."
+
+
+class TransactionTimeout(TransactionError):
+    """The transaction was open for too long and was rolled back."""
+
+    code = "transaction_timeout"
+    retryable = True
+    hint = "Do slow work before it, or pass limit_seconds."
+
+
+class TransactionClosed(TransactionError):
+    """The transaction has ended."""
+
+    code = "transaction_closed"
+    hint = "Use tx only inside its 'with' block."
+
+
+class StatementRefused(TransactionError):
+    """This statement is not allowed in a hub's transaction."""
+
+    code = "statement_refused"
+    hint = "The hub begins and ends it; ATTACH, PRAGMA and penstock's own tables are off limits."
+
+
+class StatementFailed(TransactionError):
+    """The database refused the statement."""
+
+    code = "statement_failed"
+
+
+class Unsupported(PenstockError):
+    """This store cannot do that."""
+
+    code = "unsupported"

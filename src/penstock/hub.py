@@ -1,0 +1,269 @@
+"""The hub: the composition root, the only place that wires a store to the services."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock import health, settings
+from penstock.aio import AsyncHub
+from penstock.clock import Clock, SystemClock
+from penstock.committer import Committer, inside_transaction
+from penstock.doorbell import Doorbell
+from penstock.errors import HubClosed, InsideTransaction
+from penstock.leases import LeaseKeeper
+from penstock.model import Check, Instance
+from penstock.ports import Store, Transaction
+from penstock.service import Service
+from penstock.settings import Settings
+from penstock.stores import check_url, open_store
+from penstock.telemetry import Telemetry
+from penstock.topics.bus import Topics
+from penstock.topics.conflate import Conflator
+from penstock.topics.consumers import Consumers
+from penstock.topics.retention import Sweeper
+from penstock.topics.tail import Tail
+from penstock.transaction import Desk, HubTransaction
+
+UPKEEP_SECONDS = 1.0
+READER_THREADS = 4
+STOP_SECONDS = 10.0
+
+
+class Hub:
+    """Topics and consumers behind one URL. Thread-safe; opens at the first use."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        check_url(settings.url)
+        self.settings = settings
+        self.telemetry = Telemetry()
+        self._clock = clock or SystemClock()
+        self._runtime: Runtime | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self.topics = Topics(self._open)
+        """Publish, read, follow, subscribe; create, configure, list, delete, trim."""
+        self.consumers = Consumers(self._open)
+        """Named consumers and their watermarks."""
+        self.aio = AsyncHub(self._open, self.close)
+        """The same names as coroutines."""
+        _hubs.add(self)
+
+    @property
+    def url(self) -> str:
+        return self.settings.url
+
+    def transaction(self, *, limit_seconds: float | None = None) -> HubTransaction:
+        """One transaction across topics and your own tables."""
+        runtime = self._open()
+        limit = limit_seconds or self.settings.transaction_limit_seconds
+        return HubTransaction(runtime, runtime.desk, limit)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Read your own tables beside penstock's: `connection.execute(sql, parameters)`."""
+        yield Connection(self._open().store)
+
+    def health(self) -> health.Health:
+        """How consumers are doing, judged by the thresholds in the settings."""
+        return health.report(self._open())
+
+    def metrics(self) -> health.Metrics:
+        """The queue in figures."""
+        return health.measure(self._open())
+
+    def diagnose(self) -> list[Check]:
+        """What `penstock doctor` shows."""
+        return health.diagnose(self._open())
+
+    def backup(
+        self, target: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Write a consistent copy while everybody goes on working."""
+        self._refuse_inside()
+        self._open().store.backup(Path(target), progress)
+
+    def restore(
+        self, source: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Replace the content by a backup's. Positions taken before raise `EpochChanged`."""
+        self._refuse_inside()
+        self._open().store.restore(Path(source), progress)
+
+    def new_generation(self) -> str:
+        """Declare this file another one, after it was copied by hand. Returns the new epoch."""
+        self._refuse_inside()
+        return self._open().store.new_generation()
+
+    def close(self) -> None:
+        """Write what waits, stop the threads, close the store."""
+        with self._lock:
+            self._is_closed = True
+            runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.close()
+
+    def __enter__(self) -> Hub:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<penstock.Hub {self.settings.url}>"
+
+    def _open(self) -> Runtime:
+        runtime = self._runtime
+        if runtime is not None:
+            return runtime
+        with self._lock:
+            if self._is_closed:
+                raise HubClosed
+            if self._runtime is None:
+                self._runtime = Runtime(self.settings, self._clock, self.telemetry)
+            return self._runtime
+
+    def _refuse_inside(self) -> None:
+        if inside_transaction.get():
+            raise InsideTransaction
+
+    def _abandon(self) -> None:
+        """In a forked child: the parent goes on with what is open; the child opens its own."""
+        inherited, self._runtime = self._runtime, None
+        self._lock = threading.Lock()
+        if inherited is not None:
+            inherited.store.abandon()
+            _abandoned.append(inherited)
+
+
+class Connection:
+    """Reads only; writing is for `hub.transaction()`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        return self._store.query(sql, parameters)
+
+
+class Runtime:
+    """An open store and the services around it."""
+
+    def __init__(self, settings: Settings, clock: Clock, telemetry: Telemetry) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.telemetry = telemetry
+        self.name = settings.name or f"{socket.gethostname()}:{os.getpid()}"
+        self.store = open_store(settings, clock)
+        self.committer = Committer(self.store, settings, clock, self.name, telemetry)
+        self.keeper = LeaseKeeper(self._write, settings.consumer_lease_seconds, telemetry)
+        self.tail = Tail(self.store, settings, telemetry)
+        self.doorbell = Doorbell(self.store.open_wake, settings, telemetry)
+        self.conflator = Conflator(self.committer, settings, clock, telemetry)
+        self.sweeper = Sweeper(self.store, self.committer, settings, clock, self.name, telemetry)
+        self.upkeep = Upkeep(self)
+        self.desk = Desk(self.store, telemetry)
+        self.executor = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="penstock-reader")
+        self.instance: Instance | None = None
+        self._starting = threading.Lock()
+        self.committer.on_commit = self._committed
+        self.store.on_growth = self.upkeep.nudge
+        if settings.local_delivery:
+            self.tail.on_audience = self._has_audience
+
+    def start_reading(self) -> None:
+        with self._starting:
+            if self.instance is None:
+                self.instance = self.store.register(self.name)
+                self.doorbell.listen(self.tail.look)
+                self._start_upkeep()
+
+    def close(self) -> None:
+        try:
+            self.conflator.stop(STOP_SECONDS)
+            self.conflator.flush()
+        finally:
+            for service in (self.sweeper, self.upkeep, self.doorbell, self.keeper, self.desk):
+                service.stop(STOP_SECONDS)
+            self.committer.stop()
+            self.executor.shutdown()
+            self.store.close()
+
+    def _write(self, write: Callable[[Transaction], Any]) -> Any:
+        return self.committer.run(write).wait()
+
+    def _committed(self, count: int) -> None:
+        self.sweeper.published(count)
+        if not self.upkeep.is_running:
+            self._start_upkeep()
+
+    def _start_upkeep(self) -> None:
+        self.upkeep.start()
+        self.sweeper.start()
+
+    def _has_audience(self, is_there: bool) -> None:
+        self.committer.on_appended = self.tail.offer if is_there else None
+
+
+class Upkeep(Service):
+    """Keeps the store in shape, and this process known to the others."""
+
+    name = "upkeep"
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime.telemetry)
+        self._runtime = runtime
+        self._reported_at = time.monotonic()
+
+    def run_once(self) -> float:
+        self._runtime.store.maintain()
+        instance = self._runtime.instance
+        is_due = time.monotonic() - self._reported_at >= self._runtime.settings.instance_seconds
+        if instance is not None and is_due:
+            self._report(instance)
+            self._reported_at = time.monotonic()
+        return UPKEEP_SECONDS
+
+    def _report(self, instance: Instance) -> None:
+        tail, now = self._runtime.tail, self._runtime.clock.now()
+        self._runtime.committer.run(
+            lambda tx: tx.instances.report(
+                instance, position=tail.cursor, poll_latency_ms=tail.poll_latency_ms, now=now
+            )
+        ).wait()
+
+
+_hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+_abandoned: list[Runtime] = []
+
+
+def _after_fork_in_child() -> None:
+    for hub in list(_hubs):
+        hub._abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def connect(
+    url: str | None = None,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    clock: Clock | None = None,
+    **arguments: Any,
+) -> Hub:
+    """A hub. Checks the URL and the settings, and opens nothing before the first use.
+
+    `url` defaults to `$PENSTOCK_URL`, then `sqlite:///penstock.db`. Any setting can be passed by
+    name; `config` is a TOML file (default: penstock.toml here, if there is one).
+    """
+    return Hub(settings.load(url, file=config, **arguments), clock)

@@ -1,0 +1,23 @@
+"""What a store must offer, stated as guarantees. Services know these and no store."""
+
+from penstock.ports.consumers import ConsumerReader, ConsumerWriter
+from penstock.ports.leases import InstanceReader, InstanceWriter, LeaseReader, LeaseWriter
+from penstock.ports.store import Capabilities, Store, Transaction, Writer
+from penstock.ports.topics import TopicReader, TopicWriter
+from penstock.ports.wake import Wake
+
+__all__ = [
+    "Capabilities",
+    "ConsumerReader",
+    "ConsumerWriter",
+    "InstanceReader",
+    "InstanceWriter",
+    "LeaseReader",
+    "LeaseWriter",
+    "Store",
+    "TopicReader",
+    "TopicWriter",
+    "Transaction",
+    "Wake",
+    "Writer",
+]

@@ -1,0 +1,132 @@
+"""The store as a whole: readers, writers, transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.model import Check, Instance, LogState
+    from penstock.ports.consumers import ConsumerReader, ConsumerWriter
+    from penstock.ports.leases import InstanceReader, InstanceWriter, LeaseReader, LeaseWriter
+    from penstock.ports.topics import TopicReader, TopicWriter
+    from penstock.ports.wake import Wake
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a store can do beyond the common guarantees. Callers ask here, never for a class."""
+
+    durable: bool
+    """An acknowledged write survives a power loss."""
+    shared: bool
+    """Several processes can use the store at once."""
+    sql: bool
+    """Transactions can run the user's own statements."""
+    backup: bool
+    """The store can be copied while in use."""
+
+
+class Transaction(Protocol):
+    """Writes that happen together or not at all, in the order they were made."""
+
+    topics: TopicWriter
+    consumers: ConsumerWriter
+    leases: LeaseWriter
+    instances: InstanceWriter
+
+    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        """Run the user's own statement and return its rows. Needs `Capabilities.sql`.
+
+        Statements that end the transaction, reach outside the store or change penstock's own
+        tables raise `StatementRefused` and change nothing.
+        """
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """What is written inside is undone if it raises; the rest of the transaction stands."""
+
+
+class Writer(Protocol):
+    """One seat at the store's single writing desk. One transaction at a time."""
+
+    def begin(self, *, timeout_seconds: float | None = None) -> Transaction:
+        """Wait for the turn and open a transaction.
+
+        Raises `StoreBusy` if the turn did not come in time.
+        """
+
+    def commit(self) -> None:
+        """When this returns, everything is on disk as far as `Capabilities.durable` promises.
+
+        `StoreFull`: nothing was written. `OutcomeUnknown`: the commit itself failed, and only a
+        look at the store can tell. Either way the transaction is over.
+        """
+
+    def rollback(self) -> None:
+        """Undo the transaction, if there is one."""
+
+    def interrupt(self) -> None:
+        """From another thread: make the statement under way fail with `TransactionTimeout`."""
+
+    def transaction(
+        self, *, timeout_seconds: float | None = None
+    ) -> AbstractContextManager[Transaction]:
+        """Begin; commit on leaving, or roll back if the body raises."""
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """A place that holds topics, consumers and leases. All methods are thread-safe."""
+
+    capabilities: Capabilities
+    location: str
+    """Where the data is, for people."""
+    on_growth: Callable[[], None] | None
+    """Called, on a writer's thread, when `maintain` is due."""
+    topics: TopicReader
+    consumers: ConsumerReader
+    leases: LeaseReader
+    instances: InstanceReader
+
+    def open_writer(self) -> Writer:
+        """A further writer: one for each thread that writes."""
+
+    def open_wake(self) -> Wake:
+        """A further listener: one for each thread that waits."""
+
+    def ring(self) -> None:
+        """Wake the listeners of all processes. Called after a commit; never fails it."""
+
+    def log(self) -> LogState:
+        """The epoch and the end of the log as of now."""
+
+    def query(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        """Run the user's own reading statement. Needs `Capabilities.sql`."""
+
+    def register(self, name: str) -> Instance:
+        """Make this process known. It counts as alive until it ends, however it ends."""
+
+    def maintain(self, *, force: bool = False) -> None:
+        """Do the housekeeping that is due (checkpoints, returning free space), in short steps."""
+
+    def backup(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
+        """Write a consistent copy to `target` while others read and write."""
+
+    def restore(self, source: Path, progress: Callable[[int, int], None] | None = None) -> None:
+        """Replace the content by a backup's, in one step, under a new epoch."""
+
+    def new_generation(self) -> str:
+        """Start a new epoch, so that positions taken before it are refused. Returns it."""
+
+    def checks(self) -> Sequence[Check]:
+        """What can be said about the store itself, for `doctor`."""
+
+    def abandon(self) -> None:
+        """In a forked child: let go of inherited handles without touching the store."""
+
+    def close(self) -> None: ...

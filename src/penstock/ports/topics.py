@@ -1,0 +1,125 @@
+"""Topics: append-only logs in one total order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.clock import Micros
+    from penstock.model import (
+        Chunk,
+        LogState,
+        Message,
+        NewMessage,
+        Pattern,
+        Receipt,
+        Retention,
+        Swept,
+        Topic,
+    )
+
+
+class TopicWriter(Protocol):
+    def append(
+        self, messages: Sequence[NewMessage], *, producer: str, now: Micros
+    ) -> list[Receipt]:
+        """Add messages to the end of the log, in order, creating topics as needed.
+
+        Ids rise by one, without gaps, over all topics and all processes: whoever has read up to
+        an id has seen everything below it that will ever exist. `created_at` does not fall from
+        one id to the next, unless the clock was set back by more than a minute.
+
+        A message whose idempotency key was used in its topic and has not expired is not added;
+        its receipt is the first one's. A different message under the key raises
+        `IdempotencyConflict`.
+        """
+
+    def appended(self) -> list[Message]:
+        """The messages this transaction has added so far, in id order."""
+
+    @property
+    def appended_count(self) -> int:
+        """How many they are."""
+
+    def create(self, name: str, retention: Retention, *, now: Micros) -> Topic:
+        """Raises `TopicExists`."""
+
+    def configure(self, name: str, retention: Retention) -> Topic:
+        """Raises `TopicNotFound`."""
+
+    def delete(self, name: str, *, now: Micros) -> None:
+        """Hide the topic and all its messages at once. `sweep` removes them.
+
+        A reader that had not seen them all gets `LogTrimmed`. Publishing under the name
+        starts it again, with higher ids. Raises `TopicNotFound`.
+        """
+
+    def trim(self, name: str, through: int) -> None:
+        """Hide the topic's messages up to this id at once. `sweep` removes them."""
+
+    def sweep(self, name: str, retention: Retention, *, now: Micros, limit: int) -> Swept:
+        """Remove up to `limit` of the topic's oldest messages, as far as `retention` wants.
+
+        Removal goes by prefix: a message is removed only with all before it. Messages that the
+        consumers in `hold_for` have not passed are kept within the hold's limits. What is
+        removed before its own time to live is recorded in `deleted_through` in the same
+        transaction.
+        """
+
+    def forget_keys(self, *, now: Micros, limit: int) -> int:
+        """Remove up to `limit` expired idempotency keys. Returns how many."""
+
+
+class TopicReader(Protocol):
+    def get(self, name: str) -> Topic | None: ...
+
+    def list(self, pattern: Pattern | None = None) -> list[Topic]:
+        """By name; without deleted ones."""
+
+    def read(
+        self,
+        pattern: Pattern,
+        *,
+        after: int,
+        floor: int,
+        limit: int,
+        now: Micros,
+    ) -> Chunk:
+        """The next messages after an id, in id order, from one consistent view.
+
+        Messages past their time to live are left out. The scan is bounded: `Chunk.through` says
+        how far it came, also when nothing matched. Raises `LogTrimmed` if messages of these
+        topics above both `after` and `floor` were removed before their time to live.
+        """
+
+    def read_tail(
+        self, *, after: int, patterns: Sequence[Pattern] | None, limit: int
+    ) -> tuple[LogState, Chunk]:
+        """For one that is never far behind: new messages of these topics, or of all.
+
+        Trims and times to live are not looked at. The state of the log is of the same view.
+        """
+
+    def names(self, pattern: Pattern) -> list[str]:
+        """All topics the pattern stands for, deleted ones included."""
+
+    def read_last(self, pattern: Pattern, *, count: int, now: Micros) -> list[Message]:
+        """The last `count` messages, oldest first."""
+
+    def oldest_at(self) -> Micros | None:
+        """When the oldest message there is was published."""
+
+    def offset_at(self, at: Micros) -> int:
+        """The highest id whose message is older than this time."""
+
+    def trimmed_through(self, pattern: Pattern) -> int:
+        """The highest id of these topics that was removed before its time to live."""
+
+    def first_after(self, pattern: Pattern, after: int) -> Message | None: ...
+
+    def count_after(self, pattern: Pattern, after: int) -> int:
+        """How many messages of these topics are above this id."""
+
+    def needs_sweep(self, default: Retention, *, now: Micros) -> Sequence[str]:
+        """Names of topics whose retention asks for removal now, deleted ones included."""

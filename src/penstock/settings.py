@@ -1,0 +1,210 @@
+"""Settings: TOML file < environment (`PENSTOCK_*`) < arguments. Frozen once made.
+
+Every limit of the program is a field here, with its unit in its name. `load()` refuses unknown
+names and names the nearest one. `penstock doctor --settings` prints what is in force and from where.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import InvalidSettings
+
+DEFAULT_URL = "sqlite:///penstock.db"
+DEFAULT_FILE = "penstock.toml"
+ENVIRONMENT_PREFIX = "PENSTOCK_"
+# Read elsewhere than here: where the settings file is, and switches of other programs.
+NOT_SETTINGS = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_MAILBOXES", "PENSTOCK_READ_URL"})
+
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Bytes = Annotated[int, Meta(ge=1)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    url: str = DEFAULT_URL
+    """Where the hub is: sqlite:///file.db, sqlite:////absolute/file.db or memory:."""
+    profile: Literal["default", "low-latency", "high-throughput"] = "default"
+    """A named set of defaults for what follows."""
+    durability: Literal["full", "os"] = "full"
+    """full: acknowledged means fsynced. os: survives a killed process, not a power loss."""
+    migrate: Literal["auto", "off"] = "auto"
+    """Whether opening an older database upgrades its schema."""
+    name: str = ""
+    """What this process is called in listings and as producer. Default: host:pid."""
+
+    # Writing
+    write_queue_max: Count = 20_000
+    """Writes that may wait for the committer before QueueFull."""
+    commit_group_max: Count = 1_000
+    """Messages in one transaction of the committer."""
+    commit_bytes_max: Bytes = 4 * 1024 * 1024
+    """Payload bytes in one transaction of the committer."""
+    lock_timeout_seconds: Positive = 5.0
+    """How long a writer waits for the database before StoreBusy."""
+    transaction_limit_seconds: Positive = 1.0
+    """How long hub.transaction() may stay open before it is rolled back."""
+    payload_bytes_max: Annotated[int, Meta(ge=1, le=256 * 1024 * 1024)] = 1024 * 1024
+    """The largest payload, before compression."""
+    headers_bytes_max: Bytes = 16 * 1024
+    """The largest set of headers, encoded."""
+    compress_above_bytes: Annotated[int, Meta(ge=0)] = 4096
+    """Payloads above this size are compressed with zstd."""
+    idempotency_seconds: Positive = 300.0
+    """How long an idempotency key is remembered."""
+
+    # Delivery in this process
+    poll_active_ms: Positive = 50.0
+    """Safety net behind the bell while messages flow."""
+    poll_idle_ms: Positive = 200.0
+    """Safety net behind the bell when nothing happens."""
+    tail_batch_max: Count = 500
+    """Messages the tail reads at once."""
+    local_delivery: bool = True
+    """Hand messages to subscribers of the publishing process without reading them back."""
+    subscriber_buffer_max: Count = 10_000
+    """Messages waiting in memory for one subscriber; beyond it, it is served from the log."""
+    follow_batch_max: Count = 500
+    """Messages a follower gets, and commits, at once."""
+    consumer_lease_seconds: Positive = 30.0
+    """How long a stalled follower keeps its consumer."""
+    conflate_interval_ms: Positive = 200.0
+    """How often conflated messages are written."""
+    conflate_keys_max: Count = 10_000
+    """Keys that may wait per topic before a flush is made at once."""
+
+    # Keeping
+    retention_seconds: Positive = 86_400.0
+    """How long messages are kept where the topic does not say."""
+    sweep_interval_seconds: Positive = 30.0
+    """How often retention looks."""
+    sweep_batch_max: Count = 2_000
+    """Messages removed in one transaction."""
+    hold_seconds_max: Positive = 7 * 86_400.0
+    """How long consumers in hold_for can keep messages beyond the topic's limits."""
+    hold_bytes_max: Bytes = 10 * 1024**3
+    """How many bytes of one topic they can keep."""
+    wal_bytes_max: Bytes = 64 * 1024 * 1024
+    """The write-ahead log is cut back when it grows beyond this."""
+    instance_seconds: Positive = 10.0
+    """How often a process with a tail reports its position."""
+    instance_dropped_seconds: Positive = 300.0
+    """When a process that stopped reporting is dropped."""
+
+    # Health
+    lag_warning_messages: Count = 1_000
+    lag_critical_messages: Count = 5_000
+    lag_warning_seconds: Positive = 10.0
+    lag_critical_seconds: Positive = 30.0
+
+    def __post_init__(self) -> None:
+        if self.poll_idle_ms < self.poll_active_ms:
+            raise InvalidSettings("poll_idle_ms is below poll_active_ms.")
+        if self.lag_critical_messages < self.lag_warning_messages:
+            raise InvalidSettings("lag_critical_messages is below lag_warning_messages.")
+        if self.lag_critical_seconds < self.lag_warning_seconds:
+            raise InvalidSettings("lag_critical_seconds is below lag_warning_seconds.")
+
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "low-latency": {
+        "poll_active_ms": 20.0,
+        "poll_idle_ms": 50.0,
+        "conflate_interval_ms": 100.0,
+        "local_delivery": True,
+        "commit_group_max": 200,
+    },
+    "high-throughput": {
+        "poll_active_ms": 200.0,
+        "poll_idle_ms": 500.0,
+        "conflate_interval_ms": 500.0,
+        "local_delivery": False,
+        "commit_group_max": 5_000,
+        "commit_bytes_max": 16 * 1024 * 1024,
+        "tail_batch_max": 2_000,
+        "follow_batch_max": 2_000,
+    },
+}
+
+FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
+
+
+def load(
+    url: str | None = None,
+    *,
+    file: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    **arguments: Any,
+) -> Settings:
+    """The settings in force, from all sources. Arguments that are None count as not given."""
+    environ = os.environ if environ is None else environ
+    if url is not None:
+        arguments["url"] = url
+    layers = [
+        ("file", _from_file(file or environ.get("PENSTOCK_CONFIG"))),
+        ("environment", _from_environment(environ)),
+        ("arguments", {k: v for k, v in arguments.items() if v is not None}),
+    ]
+    given: dict[str, Any] = {}
+    for source, values in layers:
+        for name, value in values.items():
+            _check_known(name, source)
+            given[name] = _convert(name, value, source)
+    profile = given.get("profile", "default")
+    return _build({**PROFILES[profile], **given})
+
+
+def _from_file(path: str | os.PathLike[str] | None) -> dict[str, Any]:
+    named = path is not None
+    found = Path(path if path is not None else DEFAULT_FILE)
+    if not named and not found.is_file():
+        return {}
+    try:
+        content = tomllib.loads(found.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSettings(
+            f"The settings file {found} cannot be read: {error.strerror}."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"The settings file {found} is not TOML: {error}.") from error
+    return content
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
+        for name, value in environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in NOT_SETTINGS
+    }
+
+
+def _check_known(name: str, source: str) -> None:
+    if name in FIELDS:
+        return
+    near = difflib.get_close_matches(name, FIELDS, n=1)
+    shown = f"{ENVIRONMENT_PREFIX}{name.upper()}" if source == "environment" else name
+    raise InvalidSettings(
+        f"There is no setting {shown} ({source}).",
+        hint=f"Did you mean {near[0]}?" if near else "'penstock doctor --settings' lists them.",
+    )
+
+
+def _convert(name: str, value: Any, source: str) -> Any:
+    try:
+        return msgspec.convert(value, FIELDS[name].type, strict=source != "environment")
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"The setting {name} ({source}) is {value!r}: {error}.") from error
+
+
+def _build(values: dict[str, Any]) -> Settings:
+    return Settings(**values)

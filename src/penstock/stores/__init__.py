@@ -1,0 +1,44 @@
+"""Stores behind one URL. Only the stores themselves open a driver."""
+
+from __future__ import annotations
+
+import urllib.parse
+from pathlib import Path
+
+from penstock.clock import Clock
+from penstock.errors import InvalidURL
+from penstock.ports import Store
+from penstock.settings import Settings
+
+SCHEMES = ("sqlite", "memory")
+
+
+def check_url(url: str) -> tuple[str, str]:
+    """The URL's scheme and the path it names; raises `InvalidURL`. Opens nothing."""
+    if not isinstance(url, str):
+        raise InvalidURL(f"A store URL is text, not {type(url).__name__}.")
+    scheme, separator, rest = url.partition(":")
+    if not separator or scheme not in SCHEMES:
+        raise InvalidURL(f"The store URL {url!r} has no scheme that penstock knows.")
+    if scheme == "memory":
+        if rest:
+            raise InvalidURL(f"The store URL {url!r} has something after 'memory:'.")
+        return scheme, ""
+    if not rest.startswith("///") or "?" in rest or "#" in rest:
+        raise InvalidURL(
+            f"The store URL {url!r} is not understood.",
+            hint="Use sqlite:///relative.db, or four slashes for an absolute path.",
+        )
+    path = urllib.parse.unquote(rest.removeprefix("///"))
+    if not path or "\0" in path:
+        raise InvalidURL(f"The store URL {url!r} names no file.")
+    return scheme, path
+
+
+def open_store(settings: Settings, clock: Clock) -> Store:
+    from penstock.stores.sqlite.store import SqliteStore
+
+    scheme, path = check_url(settings.url)
+    if scheme == "memory":
+        return SqliteStore.in_memory(settings, clock)
+    return SqliteStore(Path(path).absolute(), settings, clock)

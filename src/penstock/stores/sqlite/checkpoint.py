@@ -1,0 +1,107 @@
+"""Keeps the write-ahead log and the file small, off the path of publishers.
+
+A passive checkpoint copies what it can beside running writers. Under a steady load it never
+catches up, so a log that has grown too large is finished in one short turn at the turnstile,
+after which writing starts at its beginning again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import apsw
+
+from penstock.stores.sqlite.connection import Database, translated
+from penstock.stores.sqlite.turnstile import Turnstile
+
+PAGE_BYTES = 4096
+PASSIVE_PAGES = 4096
+RESTART_WAIT_MS = 250
+TURN_SECONDS = 0.25
+
+# Free pages are reused; the file is only shrunk when there are many of them.
+FREE_PAGES_MIN = 4096
+FREE_SHARE_MIN = 0.25
+VACUUM_PAGES = 512
+
+
+class Checkpointer:
+    def __init__(self, database: Database, *, wal_bytes_max: int) -> None:
+        self._database = database
+        self._restart_pages = wal_bytes_max // PAGE_BYTES // 2
+        self._wal_bytes_max = wal_bytes_max
+        self._connection: apsw.Connection | None = None
+        self._generation = 0
+        self._turnstile = Turnstile(database.path)
+        self.pages = 0
+        """In the write-ahead log after this process's last commit."""
+
+    @property
+    def is_due(self) -> bool:
+        return self.pages >= min(PASSIVE_PAGES, self._restart_pages)
+
+    def run(self, *, force: bool = False) -> None:
+        connection = self._ready()
+        with translated(self._database.path):
+            if force or self.is_due:
+                pages = self._passive(connection)
+                if force or pages > self._restart_pages:
+                    pages = self._restart(connection, pages)
+                self.pages = pages
+            self._vacuum(connection)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._turnstile.close()
+
+    def _ready(self) -> apsw.Connection:
+        self._database.check_present()
+        if self._connection is not None and self._generation != self._database.generation:
+            self._connection.close()
+            self._connection = None
+        if self._connection is None:
+            self._connection = self._database.connect()
+            self._generation = self._database.generation
+            self._connection.set_busy_timeout(RESTART_WAIT_MS)
+        return self._connection
+
+    def _passive(self, connection: apsw.Connection) -> int:
+        try:
+            pages, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.BusyError:
+            return self.pages  # Another process is at it.
+        return 0 if done == pages else pages
+
+    def _restart(self, connection: apsw.Connection, pages: int) -> int:
+        is_large = self._wal_bytes() > self._wal_bytes_max
+        mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if is_large else apsw.SQLITE_CHECKPOINT_RESTART
+        self._turnstile.enter(TURN_SECONDS)
+        try:
+            connection.wal_checkpoint(mode=mode)
+        except apsw.BusyError:
+            return pages  # A reader is still on it; the next round tries again.
+        finally:
+            self._turnstile.leave()
+        return 0
+
+    def _vacuum(self, connection: apsw.Connection) -> None:
+        free = connection.execute("PRAGMA freelist_count").get
+        if free < FREE_PAGES_MIN:
+            return
+        if free < FREE_SHARE_MIN * connection.execute("PRAGMA page_count").get:
+            return
+        self._turnstile.enter(TURN_SECONDS)
+        try:
+            connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+        except apsw.BusyError:
+            return
+        finally:
+            self._turnstile.leave()
+
+    def _wal_bytes(self) -> int:
+        try:
+            return os.stat(f"{self._database.path}-wal").st_size
+        except OSError:
+            return 0

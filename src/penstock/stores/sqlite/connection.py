@@ -1,0 +1,324 @@
+"""Connections to one SQLite file: opened the same way, watched, and never mixed with strangers.
+
+Driver errors are translated here (`translate`) and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from penstock.errors import (
+    ForeignConnection,
+    NotADatabase,
+    OutcomeUnknown,
+    PenstockError,
+    StatementFailed,
+    StatementRefused,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreReplaced,
+    StoreUnavailable,
+    TransactionTimeout,
+    UnsafeSQLite,
+)
+
+# Before this, two connections that write and checkpoint at the same instant can corrupt a WAL.
+SQLITE_VERSION_MIN = (3, 51, 3)
+READERS_MAX = 4
+CACHE_KIB = 2048
+WRITER_CACHE_KIB = 4096
+
+# A VFS by name, for fault injection in tests.
+_vfs: str | None = None
+
+
+class Database:
+    """One SQLite file: how to connect to it, and whether it is still the same file."""
+
+    def __init__(self, path: Path, *, synchronous: str, lock_timeout_seconds: float) -> None:
+        self.path = path
+        self.synchronous = synchronous
+        self.lock_timeout_seconds = lock_timeout_seconds
+        self._identity: tuple[int, int] | None = None
+        self.generation = 0
+        """Rises when another file was found under the path: connections to the old one are void."""
+
+    def create(self) -> bool:
+        """Open or make the file; set what must be set before the first table. True if new."""
+        check_sqlite_version()
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise StoreUnavailable(
+                f"The folder {folder} does not exist.", hint=f"Create it: mkdir -p {folder}"
+            )
+        if self.path.is_dir():
+            raise NotADatabase(f"{self.path} is a folder.")
+        is_new = not self.path.exists() or self.path.stat().st_size == 0
+        if not is_new and not os.access(self.path, os.W_OK):
+            raise StoreReadOnly(f"{self.path} is not writable.")
+        if not os.access(folder, os.W_OK):
+            raise StoreReadOnly(f"The folder {folder} is not writable.")
+        guard.check_open(self.path)
+        connection = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+        try:
+            with translated(self.path):
+                if is_new:
+                    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                mode = connection.execute("PRAGMA journal_mode = WAL").get
+                if mode != "wal":
+                    raise StoreUnavailable(
+                        f"{self.path} cannot use a write-ahead log ({mode}).",
+                        hint="Use a local disk; network file systems cannot share it safely.",
+                    )
+        finally:
+            connection.close()
+        if is_new:
+            sync_folder(folder)
+        self._identity = self._look()
+        guard.add(self.path)
+        return is_new
+
+    def connect(self, *, cache_kib: int = CACHE_KIB, read_only: bool = False) -> apsw.Connection:
+        """A connection to the file as it was opened first; never makes a new file."""
+        self.check_present()
+        # Readers, too, need write access: they take part in the -shm file.
+        connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
+        with translated(self.path):
+            connection.execute(f"PRAGMA cache_size = -{cache_kib}")
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            if read_only:
+                connection.execute("PRAGMA query_only = 1")
+        return connection
+
+    def check_present(self) -> None:
+        """Raises `StoreReplaced` unless the path still leads to the file that was opened.
+
+        Without it, a deleted file would go on accepting messages that nobody will ever see. If
+        another file has come in its place, that one is used from the next call on.
+        """
+        found = self._look()
+        if found == self._identity:
+            return
+        if found is not None:
+            self._identity = found
+            self.generation += 1
+        raise StoreReplaced(f"{self.path} was moved, deleted or replaced.")
+
+    def forget(self) -> None:
+        guard.remove(self.path)
+
+    def _look(self) -> tuple[int, int] | None:
+        # stat only: opening and closing the file by hand would drop SQLite's locks on it.
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _connect(self, flags: int) -> apsw.Connection:
+        with translated(self.path):
+            connection = apsw.Connection(str(self.path), flags=flags, vfs=_vfs)
+            connection.set_busy_timeout(round(self.lock_timeout_seconds * 1000))
+        return connection
+
+
+class ReaderPool:
+    """A few reading connections, lent for one short read each."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._idle: list[apsw.Connection] = []
+        self._generation = database.generation
+        self._lock = threading.Lock()
+        self._free = threading.Semaphore(READERS_MAX)
+        self._closed = False
+
+    @contextmanager
+    def read(self) -> Iterator[apsw.Connection]:
+        """A connection inside a read transaction: all statements see one state of the file."""
+        with self._free:
+            generation, connection = self._take()
+            healthy = False
+            try:
+                with translated(self._database.path):
+                    connection.execute("BEGIN")
+                    try:
+                        yield connection
+                    finally:
+                        if connection.in_transaction:
+                            connection.execute("ROLLBACK")
+                healthy = True
+            except PenstockError as error:
+                # Of the caller's making, inside the block, the connection itself being well?
+                healthy = not isinstance(error, StoreError)
+                raise
+            finally:
+                self._give_back(connection, generation if healthy else None)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._drop_idle()
+
+    def _take(self) -> tuple[int, apsw.Connection]:
+        self._database.check_present()
+        generation = self._database.generation
+        if generation != self._generation:
+            self._drop_idle()
+            self._generation = generation
+        with self._lock:
+            if self._idle:
+                return generation, self._idle.pop()
+        return generation, self._database.connect(read_only=True)
+
+    def _give_back(self, connection: apsw.Connection, generation: int | None) -> None:
+        with self._lock:
+            if generation == self._database.generation and not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+@contextmanager
+def translated(path: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(error, path) from error
+
+
+def translate(error: apsw.Error, path: Path | str, *, committing: bool = False) -> PenstockError:
+    """The error in penstock's words. `committing`: it was COMMIT that failed."""
+    text = str(error)
+    if isinstance(error, apsw.FullError):
+        return StoreFull(f"The disk of {path} is full; nothing was written.")
+    if isinstance(error, apsw.IOError):
+        # The operating system's "no space left" reaches SQLite as a failed write or truncate.
+        if committing:
+            return OutcomeUnknown(f"The disk of {path} failed during the commit ({text}).")
+        return StoreError(f"The disk of {path} failed ({text}).")
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return StoreBusy(f"{path} stayed locked for longer than lock_timeout_seconds.")
+    if isinstance(error, apsw.NotADBError):
+        return NotADatabase(f"{path} is not a SQLite database.")
+    if isinstance(error, apsw.CorruptError):
+        return StoreCorrupt(f"{path} is damaged ({text}).")
+    if isinstance(error, apsw.ReadOnlyError):
+        return StoreReadOnly(f"{path} is not writable.")
+    if isinstance(error, apsw.CantOpenError):
+        return StoreUnavailable(f"{path} cannot be opened ({text}).", hint="Check permissions.")
+    if isinstance(error, apsw.InterruptError):
+        return TransactionTimeout()
+    if isinstance(error, apsw.AuthError):
+        return StatementRefused()
+    if isinstance(
+        error,
+        (
+            apsw.ConstraintError,
+            apsw.SQLError,
+            apsw.MismatchError,
+            apsw.BindingsError,
+            apsw.TooBigError,
+            apsw.RangeError,
+            apsw.IncompleteExecutionError,
+        ),
+    ):
+        return StatementFailed(f"The database refused the statement: {text}.")
+    return StoreError(f"{path}: {type(error).__name__}: {text}.")
+
+
+def check_sqlite_version() -> None:
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if version < SQLITE_VERSION_MIN:
+        raise UnsafeSQLite(
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt a database that processes share."
+        )
+
+
+class _Guard:
+    """Keeps the stdlib's SQLite away from files that are open here.
+
+    Two SQLite libraries in one process do not know of each other's POSIX locks; when one closes
+    the file, the other's locks are gone, and committed rows with them.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._hooked = False
+
+    def add(self, path: Path) -> None:
+        with self._lock:
+            if not self._hooked:
+                sys.addaudithook(self._audit)
+                self._hooked = True
+            name = os.path.realpath(path)
+            self._open[name] = self._open.get(name, 0) + 1
+
+    def remove(self, path: Path) -> None:
+        with self._lock:
+            name = os.path.realpath(path)
+            count = self._open.pop(name, 0)
+            if count > 1:
+                self._open[name] = count - 1
+
+    def check_open(self, path: Path) -> None:
+        """Raises if another library in this process has the file open already."""
+        name = os.path.realpath(path)
+        if name in self._open or "_sqlite3" not in sys.modules:
+            return
+        try:
+            descriptors = os.listdir("/proc/self/fd")
+        except OSError:
+            return
+        for descriptor in descriptors:
+            try:
+                target = os.readlink(f"/proc/self/fd/{descriptor}")
+            except OSError:
+                continue
+            if target == name:
+                raise ForeignConnection(f"{path} is open in this process through another library.")
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "sqlite3.connect" or not self._open or not arguments:
+            return
+        name = arguments[0]
+        if isinstance(name, bytes):
+            name = os.fsdecode(name)
+        if not isinstance(name, (str, os.PathLike)):
+            return
+        text = os.fspath(name)
+        if isinstance(text, str) and text.startswith("file:"):
+            text = urllib.parse.unquote(urllib.parse.urlsplit(text).path)
+        if text and os.path.realpath(text) in self._open:
+            raise ForeignConnection(f"sqlite3.connect({str(name)!r}) would lose data.")
+
+
+guard = _Guard()
+
+
+def sync_folder(folder: Path) -> None:
+    """The new file's name must survive a power loss, too."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,3 @@
+DROP TABLE penstock_instances;
+DROP TABLE penstock_leases;
+DROP TABLE penstock_consumers;

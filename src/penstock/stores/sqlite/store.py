@@ -1,0 +1,170 @@
+"""The SQLite store: wires its parts, keeps the file in shape."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from penstock.clock import Clock
+from penstock.errors import StatementFailed
+from penstock.model import Check, Instance, LogState
+from penstock.ports import Capabilities
+from penstock.settings import Settings
+from penstock.stores.sqlite import backup, doctor, migrate
+from penstock.stores.sqlite.checkpoint import Checkpointer
+from penstock.stores.sqlite.connection import Database, ReaderPool, translated
+from penstock.stores.sqlite.consumers import SqliteConsumerReader
+from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
+from penstock.stores.sqlite.liveness import Leasing, Liveness
+from penstock.stores.sqlite.topics import SQL, SqliteTopicReader, TopicNames, log_state
+from penstock.stores.sqlite.transaction import SqliteWriter
+from penstock.stores.sqlite.wake import Bell, SqliteWake
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class SqliteStore:
+    def __init__(
+        self, path: Path, settings: Settings, clock: Clock, *, is_private: bool = False
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._is_private = is_private
+        synchronous = {"full": "FULL", "os": "NORMAL"}[settings.durability]
+        self._database = Database(
+            path,
+            synchronous="OFF" if is_private else synchronous,
+            lock_timeout_seconds=settings.lock_timeout_seconds,
+        )
+        self.capabilities = Capabilities(
+            durable=not is_private and settings.durability == "full",
+            shared=not is_private,
+            sql=True,
+            backup=True,
+        )
+        self.location = "memory" if is_private else str(path)
+        self._database.create()
+        self._prepare()
+        self._names = TopicNames()
+        self._pool = ReaderPool(self._database)
+        self._leasing = Leasing(Liveness(path), clock.monotonic)
+        self._checkpointer = Checkpointer(self._database, wal_bytes_max=settings.wal_bytes_max)
+        self._bell = Bell(path)
+        self._registering = threading.Lock()
+        self._instance: Instance | None = None
+        self.on_growth: Callable[[], None] | None = None
+        self.topics = SqliteTopicReader(self._pool, self._names)
+        self.consumers = SqliteConsumerReader(self._pool, self._leasing)
+        self.leases = SqliteLeaseReader(self._pool, self._leasing)
+        self.instances = SqliteInstanceReader(self._pool, self._leasing)
+
+    @classmethod
+    def in_memory(cls, settings: Settings, clock: Clock) -> SqliteStore:
+        """A private store in shared memory: the same code, gone when it is closed."""
+        root = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+        folder = Path(tempfile.mkdtemp(prefix="penstock-", dir=root))
+        return cls(folder / "memory.db", settings, clock, is_private=True)
+
+    def open_writer(self) -> SqliteWriter:
+        return SqliteWriter(
+            self._database,
+            self._names,
+            self._leasing,
+            idempotency_seconds=self._settings.idempotency_seconds,
+            on_commit=self._committed,
+        )
+
+    def open_wake(self) -> SqliteWake:
+        return SqliteWake(self._database)
+
+    def ring(self) -> None:
+        self._bell.ring()
+
+    def log(self) -> LogState:
+        with self._pool.read() as connection:
+            return log_state(connection)
+
+    def query(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        with self._pool.read() as connection:
+            try:
+                return connection.execute(sql, parameters).fetchall()
+            except apsw.ReadOnlyError as error:
+                raise StatementFailed(
+                    "This connection only reads.", hint="Write with hub.transaction()."
+                ) from error
+
+    def register(self, name: str) -> Instance:
+        with self._registering:
+            if self._instance is None:
+                position = self.log().last_id
+                writer = self.open_writer()
+                try:
+                    with writer.transaction() as transaction:
+                        instance = transaction.instances.add(
+                            name, position=position, now=self._clock.now()
+                        )
+                        self._leasing.liveness.declare(instance.id)
+                finally:
+                    writer.close()
+                self._leasing.instance = instance.id
+                self._instance = instance
+            return self._instance
+
+    def maintain(self, *, force: bool = False) -> None:
+        self._checkpointer.run(force=force)
+
+    def backup(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
+        backup.make(self._database, target, progress)
+
+    def restore(self, source: Path, progress: Callable[[int, int], None] | None = None) -> None:
+        backup.restore(self._database, source, self._clock.now(), progress)
+
+    def new_generation(self) -> str:
+        connection = self._database.connect()
+        try:
+            with translated(self._database.path):
+                return str(connection.execute(SQL["new_generation"]).get)
+        finally:
+            connection.close()
+
+    def checks(self) -> list[Check]:
+        return doctor.checks(self._database, self._pool, self._settings.wal_bytes_max)
+
+    def abandon(self) -> None:
+        # The child must not run SQLite's close on what the parent still uses. Locks that belong
+        # to the open file are a different matter: held here, they would outlive the parent.
+        self._leasing.liveness.close()
+        self._database.forget()
+
+    def close(self) -> None:
+        self._pool.close()
+        self._checkpointer.close()
+        self._bell.close()
+        self._leasing.liveness.close()
+        self._database.forget()
+        if self._is_private:
+            shutil.rmtree(self._database.path.parent, ignore_errors=True)
+
+    def _committed(self, pages: int) -> None:
+        self._checkpointer.pages = pages
+        if self.on_growth is not None and self._checkpointer.is_due:
+            self.on_growth()
+
+    def _prepare(self) -> None:
+        connection = self._database.connect()
+        try:
+            migrate.prepare(
+                connection,
+                self._database.path,
+                auto=self._settings.migrate == "auto",
+                now=self._clock.now(),
+            )
+        finally:
+            connection.close()

@@ -1,0 +1,563 @@
+"""Topics and messages in SQLite."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from penstock import codec
+from penstock.clock import SECOND, Micros, micros
+from penstock.errors import (
+    EpochChanged,
+    IdempotencyConflict,
+    LogTrimmed,
+    TopicExists,
+    TopicNotFound,
+)
+from penstock.model import (
+    Chunk,
+    LogState,
+    Message,
+    NewMessage,
+    Pattern,
+    Position,
+    Receipt,
+    Retention,
+    Swept,
+    Topic,
+)
+from penstock.stores import queries
+from penstock.stores.sqlite.connection import ReaderPool
+
+SQL = queries.load("penstock.stores.sqlite", "topics.sql")
+
+# A clock set back by less than this is waited out: created_at stays where it was.
+CLOCK_PATIENCE: Micros = 60 * SECOND
+# Ids passed in one read of a glob, so that no read transaction is long.
+SCAN_MAX = 50_000
+# More topics than this are not named in a query but picked from all messages.
+FEW_TOPICS = 64
+
+_retention = msgspec.json.Decoder(Retention)
+
+
+class TopicNames:
+    """Names and numbers of topics, remembered. Rows are never deleted, so they only grow."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+        self.names: dict[int, str] = {}
+        self._highest = 0
+        self._epoch = ""
+        self._matches: dict[str, tuple[int, list[int]]] = {}
+        self._lock = threading.Lock()
+
+    def follow_epoch(self, epoch: str) -> None:
+        """Another generation is another database: nothing learnt before holds."""
+        if epoch != self._epoch:
+            with self._lock:
+                self.ids, self.names, self._matches = {}, {}, {}
+                self._highest, self._epoch = 0, epoch
+
+    def refresh(self, connection: apsw.Connection) -> None:
+        with self._lock:
+            for number, name in connection.execute(SQL["topic_names"], (self._highest,)):
+                self.ids[name] = number
+                self.names[number] = name
+                self._highest = max(self._highest, number)
+
+    def add(self, pending: dict[str, int]) -> None:
+        with self._lock:
+            for name, number in pending.items():
+                self.ids[name] = number
+                self.names[number] = name
+
+    def matching(self, pattern: Pattern) -> list[int]:
+        """Numbers of the topics a pattern stands for, among those refreshed."""
+        if not pattern.is_glob:
+            number = self.ids.get(pattern.text)
+            return [] if number is None else [number]
+        with self._lock:
+            seen, found = self._matches.get(pattern.text, (0, []))
+            if seen < self._highest:
+                found = found + [
+                    number
+                    for number in range(seen + 1, self._highest + 1)
+                    if number in self.names and pattern.matches(self.names[number])
+                ]
+                self._matches[pattern.text] = (self._highest, found)
+            return found
+
+
+def log_state(connection: apsw.Connection) -> LogState:
+    epoch, last_id, last_at = connection.execute(SQL["log_state"]).fetchone()
+    return LogState(epoch, last_id, last_at)
+
+
+class SqliteTopicWriter:
+    """Appends, collected per transaction: the log row and the counters are written at its end."""
+
+    def __init__(
+        self, connection: apsw.Connection, names: TopicNames, idempotency_seconds: float
+    ) -> None:
+        self._connection = connection
+        self._names = names
+        self._idempotency = micros(idempotency_seconds)
+        self.begin()
+
+    # The transaction's own life, called by its owner
+
+    def begin(self) -> None:
+        self._log: LogState | None = None
+        self._at = 0
+        self._last_id = 0
+        self._touched: dict[int, tuple[int, int, int]] = {}
+        self._pending: dict[str, int] = {}
+        self._rows: list[tuple[Any, ...]] = []
+
+    def flush(self) -> None:
+        """Write what the appends add up to. Before COMMIT."""
+        if self._touched:
+            self._connection.execute(SQL["move_log"], (self._last_id, self._at))
+            self._connection.executemany(
+                SQL["count_appended"],
+                [
+                    (topic_id, count, size, last_id, self._at)
+                    for topic_id, (count, size, last_id) in self._touched.items()
+                ],
+            )
+
+    def committed(self) -> None:
+        if self._pending:
+            self._names.add(self._pending)
+
+    def mark(self) -> tuple[Any, ...]:
+        return self._last_id, self._touched.copy(), self._pending.copy(), len(self._rows)
+
+    def return_to(self, mark: tuple[Any, ...]) -> None:
+        self._last_id, self._touched, self._pending, rows = mark
+        del self._rows[rows:]
+
+    # The port
+
+    def append(
+        self, messages: Sequence[NewMessage], *, producer: str, now: Micros
+    ) -> list[Receipt]:
+        log = self._log or self._open_log(now)
+        epoch, at, last_id = log.epoch, self._at, self._last_id
+        ids, touched, rows = self._names.ids, self._touched, self._rows
+        receipts: list[Receipt] = []
+        first_row = len(rows)
+        for message in messages:
+            topic = message.topic
+            topic_id = ids.get(topic) or self._topic_id(topic)
+            if message.idempotency_key is not None:
+                first = self._first_under_key(topic_id, message, epoch, last_id + 1)
+                if first is not None:
+                    receipts.append(first)
+                    continue
+            last_id += 1
+            body = message.body
+            rows.append(
+                (
+                    last_id,
+                    topic_id,
+                    at,
+                    None if message.ttl is None else at + message.ttl,
+                    message.type,
+                    message.key,
+                    message.encoding,
+                    message.headers,
+                    message.idempotency_key,
+                    producer,
+                    body,
+                )
+            )
+            count, size, _ = touched.get(topic_id, (0, 0, 0))
+            touched[topic_id] = (count + 1, size + len(body), last_id)
+            receipts.append(Receipt(topic, Position(epoch, last_id), at))
+        self._connection.executemany(SQL["insert_message"], rows[first_row:] if first_row else rows)
+        self._last_id = last_id
+        return receipts
+
+    def appended(self) -> list[Message]:
+        if self._log is None:
+            return []
+        epoch = self._log.epoch
+        names = self._names.names
+        pending = {number: name for name, number in self._pending.items()}
+        return [
+            Message(
+                row[0],
+                names.get(row[1]) or pending[row[1]],
+                row[2],
+                row[10],
+                row[6],
+                epoch,
+                row[4],
+                row[5],
+                row[3],
+                row[7],
+                row[8],
+                row[9],
+            )
+            for row in self._rows
+        ]
+
+    @property
+    def appended_count(self) -> int:
+        return len(self._rows)
+
+    def create(self, name: str, retention: Retention, *, now: Micros) -> Topic:
+        row = self._connection.execute(
+            SQL["create_topic"], (name, now, msgspec.json.encode(retention))
+        ).fetchone()
+        if row is None:
+            raise TopicExists(f"The topic {name!r} exists.")
+        self._pending[name] = row[0]
+        return self._get(name)
+
+    def configure(self, name: str, retention: Retention) -> Topic:
+        row = self._connection.execute(
+            SQL["configure_topic"], (name, msgspec.json.encode(retention))
+        ).fetchone()
+        if row is None:
+            raise TopicNotFound(f"There is no topic {name!r}.")
+        return self._get(name)
+
+    def delete(self, name: str, *, now: Micros) -> None:
+        self._settle()
+        if self._connection.execute(SQL["delete_topic"], (name, now)).fetchone() is None:
+            raise TopicNotFound(f"There is no topic {name!r}.")
+
+    def trim(self, name: str, through: int) -> None:
+        self._settle()
+        if self._connection.execute(SQL["trim_topic"], (name, through)).fetchone() is None:
+            raise TopicNotFound(f"There is no topic {name!r}.")
+
+    def sweep(self, name: str, retention: Retention, *, now: Micros, limit: int) -> Swept:
+        self._settle()
+        state = self._connection.execute(SQL["sweep_state"], (name,)).fetchone()
+        if state is None:
+            return Swept(0, 0)
+        topic_id, messages, size, deleted_through, deleted_at = state
+        hold = self._hold(name, retention) if deleted_at is None else None
+        through = lost_through = removed = removed_bytes = broken = 0
+        for message_id, created_at, expires_at, length in self._connection.execute(
+            SQL["oldest_messages"], (topic_id, limit)
+        ):
+            is_expired = expires_at is not None and expires_at <= now
+            if message_id > deleted_through and not is_expired:
+                age = now - created_at
+                if not retention.wants_removal(age=age, messages=messages, size=size):
+                    break
+                if hold is not None and message_id > hold:
+                    if retention.may_hold(age=age, size=size):
+                        break
+                    broken += 1
+            through = message_id
+            if not is_expired:
+                lost_through = message_id
+            removed += 1
+            removed_bytes += length
+            messages -= 1
+            size -= length
+        if removed:
+            self._connection.execute(SQL["remove_messages"], (topic_id, through))
+            self._connection.execute(
+                SQL["count_removed"], (topic_id, removed, removed_bytes, lost_through)
+            )
+        return Swept(removed, broken)
+
+    def forget_keys(self, *, now: Micros, limit: int) -> int:
+        self._connection.execute(SQL["forget_keys"], (now, limit))
+        return self._connection.changes()
+
+    # Inside
+
+    def _open_log(self, now: Micros) -> LogState:
+        log = log_state(self._connection)
+        self._names.follow_epoch(log.epoch)
+        self._log = log
+        self._last_id = log.last_id
+        is_ahead = 0 < log.last_at - now <= CLOCK_PATIENCE
+        self._at = log.last_at if is_ahead else now
+        return log
+
+    def _topic_id(self, name: str) -> int:
+        known = self._pending.get(name)
+        if known is not None:
+            return known
+        row = self._connection.execute(SQL["topic_id"], (name,)).fetchone()
+        if row is None:
+            row = self._connection.execute(SQL["insert_topic"], (name, self._at)).fetchone()
+        number: int = row[0]
+        self._pending[name] = number
+        return number
+
+    def _first_under_key(
+        self, topic_id: int, message: NewMessage, epoch: str, next_id: int
+    ) -> Receipt | None:
+        """The receipt of an earlier message under the key; else the key is taken for this one."""
+        key = message.idempotency_key
+        digest = codec.digest(message.type, message.key, message.headers, message.body)
+        row = self._connection.execute(SQL["find_key"], (topic_id, key, self._at)).fetchone()
+        if row is None:
+            self._connection.execute(
+                SQL["remember_key"],
+                (topic_id, key, next_id, self._at, digest, self._at + self._idempotency),
+            )
+            return None
+        if row[2] != digest:
+            raise IdempotencyConflict(
+                f"The idempotency key {key!r} was used for another message of {message.topic!r}."
+            )
+        return Receipt(message.topic, Position(epoch, row[0]), row[1], duplicate=True)
+
+    def _settle(self) -> None:
+        """Make the counters right for statements that read them in this transaction."""
+        self.flush()
+        self._touched = {}
+
+    def _get(self, name: str) -> Topic:
+        return _topic(self._connection.execute(SQL["get_topic"], (name,)).fetchone())
+
+    def _hold(self, topic: str, retention: Retention) -> int | None:
+        """How far the slowest consumer with a hold on the topic has come; 0 if one is unknown."""
+        if not retention.hold_for:
+            return None
+        positions: dict[str, int] = {}
+        for name, subscription, position in self._connection.execute(SQL["held_positions"]):
+            if name in retention.hold_for and Pattern(subscription).matches(topic):
+                positions[name] = min(position, positions.get(name, position))
+        return min(positions.get(name, 0) for name in retention.hold_for)
+
+
+class SqliteTopicReader:
+    def __init__(self, pool: ReaderPool, names: TopicNames) -> None:
+        self._pool = pool
+        self._names = names
+
+    def get(self, name: str) -> Topic | None:
+        with self._pool.read() as connection:
+            row = connection.execute(SQL["get_topic"], (name,)).fetchone()
+        return None if row is None or row[8] is not None else _topic(row)
+
+    def list(self, pattern: Pattern | None = None) -> list[Topic]:
+        with self._pool.read() as connection:
+            topics = [_topic(row) for row in connection.execute(SQL["list_topics"])]
+        return topics if pattern is None else [t for t in topics if pattern.matches(t.name)]
+
+    def read(self, pattern: Pattern, *, after: int, floor: int, limit: int, now: Micros) -> Chunk:
+        with self._pool.read() as connection:
+            log, numbers = self._enter(connection, pattern)
+            self._check_trims(connection, numbers, max(after, floor), after, log)
+            if after > log.last_id:
+                raise EpochChanged(f"The position {after} is ahead of the log ({log.last_id}).")
+            if not numbers or after == log.last_id:
+                return Chunk([], log.last_id, log.epoch)
+            if pattern.is_glob:
+                upper, messages = self._read_glob(connection, numbers, after, limit, now, log)
+            else:
+                upper = log.last_id
+                rows = connection.execute(SQL["read_topic"], (pattern.text, after, now, limit))
+                messages = [_message(row, log.epoch) for row in rows]
+        return Chunk(messages, messages[-1].id if len(messages) == limit else upper, log.epoch)
+
+    def read_tail(
+        self, *, after: int, patterns: Sequence[Pattern] | None, limit: int
+    ) -> tuple[LogState, Chunk]:
+        with self._pool.read() as connection:
+            log = log_state(connection)
+            self._names.follow_epoch(log.epoch)
+            if log.last_id <= after:
+                return log, Chunk([], after, log.epoch)
+            numbers = self._few(connection, patterns)
+            if numbers is None:
+                rows = connection.execute(SQL["read_tail_all"], (after, limit)).fetchall()
+            else:
+                rows = connection.execute(
+                    SQL["read_tail_some"], (after, json.dumps(numbers), limit)
+                ).fetchall()
+            names = self._names.names
+            if any(row[1] not in names for row in rows):
+                self._names.refresh(connection)
+        epoch = log.epoch
+        messages = [
+            Message(row[0], names[row[1]], row[2], row[3], row[4], epoch, *row[5:]) for row in rows
+        ]
+        through = messages[-1].id if len(messages) == limit else log.last_id
+        return log, Chunk(messages, through, epoch)
+
+    def names(self, pattern: Pattern) -> list[str]:
+        with self._pool.read() as connection:
+            _, numbers = self._enter(connection, pattern)
+            return [self._names.names[number] for number in numbers]
+
+    def read_last(self, pattern: Pattern, *, count: int, now: Micros) -> list[Message]:
+        with self._pool.read() as connection:
+            log, numbers = self._enter(connection, pattern)
+            messages = [
+                _message(row, log.epoch)
+                for number in numbers
+                for row in connection.execute(SQL["read_last_topic"], (number, now, count))
+            ]
+        messages.sort(key=lambda message: message.id)
+        return messages[-count:]
+
+    def oldest_at(self) -> Micros | None:
+        with self._pool.read() as connection:
+            row = connection.execute(SQL["probe_at"], (0,)).fetchone()
+        return None if row is None else int(row[1])
+
+    def offset_at(self, at: Micros) -> int:
+        """By bisection over ids: created_at does not fall, so no index is needed."""
+        with self._pool.read() as connection:
+            low, high = 0, log_state(connection).last_id
+            while low < high:
+                middle = (low + high) // 2 + 1
+                row = connection.execute(SQL["probe_at"], (middle,)).fetchone()
+                if row is None or row[1] >= at:
+                    high = middle - 1
+                else:
+                    low = row[0]
+            return low
+
+    def trimmed_through(self, pattern: Pattern) -> int:
+        with self._pool.read() as connection:
+            _, numbers = self._enter(connection, pattern)
+            return self._trimmed(connection, numbers, 0)
+
+    def first_after(self, pattern: Pattern, after: int) -> Message | None:
+        with self._pool.read() as connection:
+            log, numbers = self._enter(connection, pattern)
+            first = self._first_after(connection, numbers, after)
+            if first is None:
+                return None
+            return _message(
+                connection.execute(SQL["message_by_id"], (first,)).fetchone(), log.epoch
+            )
+
+    def count_after(self, pattern: Pattern, after: int) -> int:
+        with self._pool.read() as connection:
+            _, numbers = self._enter(connection, pattern)
+            return sum(
+                connection.execute(SQL["count_after"], (number, after)).get for number in numbers
+            )
+
+    def needs_sweep(self, default: Retention, *, now: Micros) -> list[str]:
+        with self._pool.read() as connection:
+            rows = connection.execute(SQL["needs_sweep"]).fetchall()
+        due = []
+        for row in rows:
+            name, retention, messages, size, deleted_at, deleted_through, oldest, at, expires = row
+            rules = _decode_retention(retention).with_defaults(default)
+            if (
+                deleted_at is not None
+                or oldest <= deleted_through
+                or (expires is not None and expires <= now)
+                or rules.wants_removal(age=now - at, messages=messages, size=size)
+            ):
+                due.append(name)
+        return due
+
+    # Inside
+
+    def _few(
+        self, connection: apsw.Connection, patterns: Sequence[Pattern] | None
+    ) -> list[int] | None:
+        """The patterns' topics, if they are few enough to be named in a query."""
+        if patterns is None:
+            return None
+        self._names.refresh(connection)
+        lists = [self._names.matching(pattern) for pattern in patterns]
+        if sum(map(len, lists)) > FEW_TOPICS:
+            return None
+        return [number for numbers in lists for number in numbers]
+
+    def _read_glob(
+        self,
+        connection: apsw.Connection,
+        numbers: list[int],
+        after: int,
+        limit: int,
+        now: Micros,
+        log: LogState,
+    ) -> tuple[int, list[Message]]:
+        """Messages of these topics by id, and how far the scan came."""
+        first = connection.execute(SQL["probe_at"], (after + 1,)).fetchone()
+        if first is None:
+            return log.last_id, []
+        upper = min(log.last_id, first[0] + SCAN_MAX)
+        if len(numbers) <= FEW_TOPICS:
+            rows = connection.execute(
+                SQL["read_glob"], (after, upper, json.dumps(numbers), now, limit)
+            )
+            return upper, [_message(row, log.epoch) for row in rows]
+        wanted = {self._names.names[number] for number in numbers}
+        rows = connection.execute(SQL["read_range"], (after, upper, now))
+        found = (_message(row, log.epoch) for row in rows if row[1] in wanted)
+        return upper, list(itertools.islice(found, limit))
+
+    def _enter(self, connection: apsw.Connection, pattern: Pattern) -> tuple[LogState, list[int]]:
+        log = log_state(connection)
+        self._names.follow_epoch(log.epoch)
+        self._names.refresh(connection)
+        return log, self._names.matching(pattern)
+
+    def _check_trims(
+        self,
+        connection: apsw.Connection,
+        numbers: list[int],
+        known: int,
+        after: int,
+        log: LogState,
+    ) -> None:
+        if known >= log.last_id:
+            return
+        trimmed = self._trimmed(connection, numbers, known)
+        if trimmed > known:
+            first = self._first_after(connection, numbers, after)
+            raise LogTrimmed(
+                f"Messages after {after} were trimmed, up to {trimmed}, before they were read.",
+                first=None if first is None else Position(log.epoch, first),
+                resume=Position(log.epoch, log.last_id if first is None else first - 1),
+            )
+
+    def _trimmed(self, connection: apsw.Connection, numbers: list[int], known: int) -> int:
+        trims = dict(connection.execute(SQL["trims"], (known,)))
+        return max((trims[number] for number in numbers if number in trims), default=0)
+
+    def _first_after(
+        self, connection: apsw.Connection, numbers: list[int], after: int
+    ) -> int | None:
+        firsts = (connection.execute(SQL["first_after"], (n, after)).get for n in numbers)
+        return min((first for first in firsts if first is not None), default=None)
+
+
+def _decode_retention(raw: bytes | None) -> Retention:
+    return Retention() if raw is None else _retention.decode(raw)
+
+
+def _topic(row: tuple[Any, ...]) -> Topic:
+    name, created_at, retention, messages, size, published, last_id, deleted_through, _ = row
+    return Topic(
+        name,
+        created_at,
+        _decode_retention(retention),
+        messages,
+        size,
+        published,
+        last_id,
+        deleted_through,
+    )
+
+
+def _message(row: tuple[Any, ...], epoch: str) -> Message:
+    return Message(row[0], row[1], row[2], row[3], row[4], epoch, *row[5:])

@@ -1,0 +1,229 @@
+"""A writer's connection and its transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+
+from penstock.errors import OutcomeUnknown, StatementRefused, StoreReplaced
+from penstock.stores.sqlite.connection import WRITER_CACHE_KIB, Database, translate, translated
+from penstock.stores.sqlite.consumers import SqliteConsumerWriter
+from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
+from penstock.stores.sqlite.liveness import Leasing
+from penstock.stores.sqlite.topics import SqliteTopicWriter, TopicNames
+from penstock.stores.sqlite.turnstile import Turnstile
+
+# The comments keep these apart from a user's COMMIT in the statement cache, which is not
+# authorised a second time.
+BEGIN = "BEGIN IMMEDIATE -- penstock"
+COMMIT = "COMMIT -- penstock"
+ROLLBACK = "ROLLBACK -- penstock"
+SAVEPOINT = "SAVEPOINT penstock -- penstock"
+RELEASE = "RELEASE penstock -- penstock"
+ROLLBACK_TO = "ROLLBACK TO penstock -- penstock"
+
+OWN_TABLES = "penstock_"
+
+_REFUSED = frozenset(
+    {
+        apsw.SQLITE_TRANSACTION,
+        apsw.SQLITE_SAVEPOINT,
+        apsw.SQLITE_ATTACH,
+        apsw.SQLITE_DETACH,
+        apsw.SQLITE_PRAGMA,
+    }
+)
+_READS = frozenset(
+    {apsw.SQLITE_READ, apsw.SQLITE_SELECT, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE}
+)
+
+
+class SqliteTransaction:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        names: TopicNames,
+        leasing: Leasing,
+        idempotency_seconds: float,
+    ) -> None:
+        self._connection = connection
+        self._is_user = False
+        self._refused = ""
+        self.topics = SqliteTopicWriter(connection, names, idempotency_seconds)
+        self.leases = SqliteLeaseWriter(connection, leasing)
+        self.consumers = SqliteConsumerWriter(connection, self.leases, leasing)
+        self.instances = SqliteInstanceWriter(connection, leasing)
+        connection.authorizer = self._authorize
+
+    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        self._is_user = True
+        self._refused = ""
+        try:
+            return self._connection.execute(sql, parameters).fetchall()
+        except apsw.AuthError as error:
+            raise StatementRefused(f"{self._refused} is not allowed in a transaction.") from error
+        except apsw.Error as error:
+            raise translate(error, "the database") from error
+        finally:
+            self._is_user = False
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        mark = self.topics.mark()
+        self._connection.execute(SAVEPOINT)
+        try:
+            yield
+        except BaseException:
+            # Some errors have rolled the whole transaction back already; the owner finds out.
+            if self._connection.in_transaction:
+                self._connection.execute(ROLLBACK_TO)
+                self._connection.execute(RELEASE)
+            self.topics.return_to(mark)
+            raise
+        self._connection.execute(RELEASE)
+
+    def _authorize(
+        self, action: int, first: str | None, second: str | None, _: str | None, __: str | None
+    ) -> int:
+        if not self._is_user or action in _READS:
+            return apsw.SQLITE_OK
+        if action in _REFUSED:
+            self._refused = f"{first or 'this statement'}"
+            return apsw.SQLITE_DENY
+        if any(name and name.lower().startswith(OWN_TABLES) for name in (first, second)):
+            self._refused = f"changing {first}"
+            return apsw.SQLITE_DENY
+        return apsw.SQLITE_OK
+
+
+class SqliteWriter:
+    def __init__(
+        self,
+        database: Database,
+        names: TopicNames,
+        leasing: Leasing,
+        *,
+        idempotency_seconds: float,
+        on_commit: Callable[[int], None],
+    ) -> None:
+        self._database = database
+        self._names = names
+        self._leasing = leasing
+        self._idempotency_seconds = idempotency_seconds
+        self._on_commit = on_commit
+        self._turnstile = Turnstile(database.path)
+        self._connection: apsw.Connection | None = None
+        self._transaction: SqliteTransaction | None = None
+        self._generation = database.generation
+        self._is_open = False
+        self._closing = threading.Lock()
+
+    def begin(self, *, timeout_seconds: float | None = None) -> SqliteTransaction:
+        assert not self._is_open, "one transaction at a time"
+        timeout = (
+            self._database.lock_timeout_seconds if timeout_seconds is None else timeout_seconds
+        )
+        transaction = self._ready()
+        self._turnstile.enter(timeout)
+        try:
+            connection = self._connection
+            assert connection is not None
+            with translated(self._database.path):
+                connection.set_busy_timeout(max(1, round(timeout * 1000)))
+                connection.execute(BEGIN)
+        except BaseException:
+            self._turnstile.leave()
+            raise
+        transaction.topics.begin()
+        self._is_open = True
+        return transaction
+
+    def commit(self) -> None:
+        assert self._transaction is not None
+        assert self._connection is not None
+        try:
+            with translated(self._database.path):
+                self._transaction.topics.flush()
+            try:
+                self._connection.execute(COMMIT)
+            except apsw.Error as error:
+                raise translate(error, self._database.path, committing=True) from error
+        except BaseException as error:
+            self._end(roll_back=True, reconnect=isinstance(error, OutcomeUnknown))
+            raise
+        self._end(roll_back=False)
+        self._transaction.topics.committed()
+        # Only now is it certain that others will find it under this path.
+        self._database.check_present()
+
+    def rollback(self) -> None:
+        if self._is_open:
+            self._end(roll_back=True)
+
+    def interrupt(self) -> None:
+        with self._closing:
+            if self._connection is not None:
+                self._connection.interrupt()
+
+    @contextmanager
+    def transaction(self, *, timeout_seconds: float | None = None) -> Iterator[SqliteTransaction]:
+        transaction = self.begin(timeout_seconds=timeout_seconds)
+        try:
+            yield transaction
+        except apsw.Error as error:
+            self.rollback()
+            raise translate(error, self._database.path) from error
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+    def close(self) -> None:
+        self.rollback()
+        self._disconnect()
+        self._turnstile.close()
+
+    def _ready(self) -> SqliteTransaction:
+        try:
+            self._database.check_present()
+        except StoreReplaced:
+            self._disconnect()
+            raise
+        if self._generation != self._database.generation:
+            self._disconnect()
+        if self._transaction is None:
+            self._generation = self._database.generation
+            self._connection = self._database.connect(cache_kib=WRITER_CACHE_KIB)
+            self._connection.set_wal_hook(self._count_pages)
+            self._transaction = SqliteTransaction(
+                self._connection, self._names, self._leasing, self._idempotency_seconds
+            )
+        return self._transaction
+
+    def _count_pages(self, connection: apsw.Connection, schema: str, pages: int) -> int:
+        self._on_commit(pages)
+        return apsw.SQLITE_OK
+
+    def _end(self, *, roll_back: bool, reconnect: bool = False) -> None:
+        assert self._connection is not None
+        self._is_open = False
+        try:
+            if roll_back and self._connection.in_transaction:
+                self._connection.execute(ROLLBACK)
+        except apsw.Error:
+            # A connection that cannot even roll back is of no use; closing it rolls back.
+            reconnect = True
+        finally:
+            self._turnstile.leave()
+            if reconnect:
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        with self._closing:
+            connection, self._connection, self._transaction = self._connection, None, None
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,128 @@
+"""Ring, don't poll: after a commit the writer touches a bell file, and inotify wakes the others.
+
+Safety net for a writer that dies between commit and ring, and for writers that know no bell:
+`PRAGMA data_version`, which tells that another connection has committed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from pathlib import Path
+
+import apsw
+
+from penstock.errors import StoreError
+from penstock.stores.sqlite.connection import Database, translated
+
+if sys.platform == "linux":
+    from inotify_simple import INotify, flags, parse_events
+
+# Without inotify the safety net is all there is.
+POLL_SECONDS_WITHOUT_BELL = 0.005
+
+
+class Bell:
+    """The ringing side: cheap, and it never fails a commit that has happened."""
+
+    def __init__(self, database: Path) -> None:
+        self._path = database.with_name(database.name + "-bell")
+        self._descriptor = -1
+        self._open()
+
+    def ring(self) -> None:
+        try:
+            if os.fstat(self._descriptor).st_nlink == 0:
+                os.close(self._descriptor)
+                self._open()
+            os.pwrite(self._descriptor, b"\0", 0)
+        except OSError:
+            # The message is on disk; listeners find it through the safety net.
+            return
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+class SqliteWake:
+    """The listening side, for one thread."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._bell = Bell(database.path)
+        self._bell_path = database.path.with_name(database.path.name + "-bell")
+        self._wakeup_read, self._wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._connection: apsw.Connection | None = None
+        self._version: object = None
+        self._poller = select.poll()
+        self._poller.register(self._wakeup_read, select.POLLIN)
+        self._inotify: INotify | None = None
+        if sys.platform == "linux":
+            self._inotify = INotify()
+            self._watch()
+            self._poller.register(self._inotify.fd, select.POLLIN)
+
+    def wait(self, timeout_seconds: float) -> bool:
+        if self._inotify is None:
+            timeout_seconds = min(timeout_seconds, POLL_SECONDS_WITHOUT_BELL)
+        ready = self._poller.poll(timeout_seconds * 1000)
+        if not ready:
+            return self._has_changed()
+        for descriptor, _ in ready:
+            if descriptor == self._wakeup_read:
+                os.read(self._wakeup_read, 4096)
+            elif self._inotify is not None:
+                self._drain(self._inotify)
+        return True
+
+    def interrupt(self) -> None:
+        try:
+            os.write(self._wakeup_write, b"\0")
+        except BlockingIOError:
+            return  # The pipe is full of wake-ups already.
+
+    def close(self) -> None:
+        self._bell.close()
+        if self._inotify is not None:
+            self._inotify.close()
+        if self._connection is not None:
+            self._connection.close()
+        os.close(self._wakeup_read)
+        os.close(self._wakeup_write)
+
+    def _watch(self) -> None:
+        assert self._inotify is not None
+        self._inotify.add_watch(self._bell_path, flags.MODIFY | flags.DELETE_SELF | flags.MOVE_SELF)
+
+    def _drain(self, inotify: INotify) -> None:
+        events = parse_events(os.read(inotify.fd, 65536))
+        if any(event.mask & ~flags.MODIFY for event in events):
+            # Somebody removed the bell; hang up another one.
+            self._bell.close()
+            self._bell = Bell(self._database.path)
+            self._watch()
+
+    def _has_changed(self) -> bool:
+        """Whether another connection has committed since the last time this was asked."""
+        try:
+            if self._connection is None:
+                self._connection = self._database.connect(read_only=True)
+            else:
+                self._database.check_present()
+            with translated(self._database.path):
+                version = self._connection.execute("PRAGMA data_version").get
+        except StoreError:
+            # Let whoever looks next see the error itself; open anew when the file is back.
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            return True
+        changed = version != self._version
+        self._version = version
+        return changed

@@ -1,0 +1,64 @@
+"""Counters and events of one hub, for logs, metrics and tests.
+
+Events, in the order a message meets them (`attach` gets the name and a dict of measurements):
+
+| event | measurements | when |
+|---|---|---|
+| `commit` | operations, messages, seconds | the committer's transaction is on disk |
+| `commit_failed` | operations, error | it was rolled back, or its outcome is unknown |
+| `tail` | messages, seconds | the tail read new messages after a wake |
+| `behind` | subscription | a subscriber fell behind and is served from the log |
+| `swept` | topic, messages | retention removed messages |
+| `hold_broken` | topic, messages | a hold's limit was reached and messages were removed |
+| `checkpoint` | pages, seconds | the write-ahead log was written back |
+| `service_failed` | service, error | background work failed and will be tried again |
+
+Counters: one per event name, plus `published`, `delivered` and `conflated`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+logger = logging.getLogger("penstock")
+
+Handler = Callable[[str, Mapping[str, Any]], None]
+
+_WARN = frozenset({"commit_failed", "service_failed", "hold_broken"})
+
+
+class Telemetry:
+    def __init__(self) -> None:
+        self._handlers: tuple[Handler, ...] = ()
+        self._counters: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def attach(self, handler: Handler) -> Callable[[], None]:
+        """Call `handler` for each event, on the thread where it happens. Returns a detacher."""
+        with self._lock:
+            self._handlers = (*self._handlers, handler)
+
+        def detach() -> None:
+            with self._lock:
+                self._handlers = tuple(h for h in self._handlers if h is not handler)
+
+        return detach
+
+    def emit(self, event: str, **measurements: Any) -> None:
+        self.count(event)
+        if event in _WARN:
+            logger.warning("%s %s", event, measurements)
+        for handler in self._handlers:
+            handler(event, measurements)
+
+    def count(self, name: str, by: int = 1) -> None:
+        with self._lock:
+            self._counters[name] += by
+
+    def counters(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counters)

@@ -1,0 +1,1 @@
+"""Topics: append-only logs that many processes share."""

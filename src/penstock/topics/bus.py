@@ -1,0 +1,429 @@
+"""`hub.topics`: publish, read, follow, subscribe, and what topics there are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from penstock import codec
+from penstock.clock import micros, seconds
+from penstock.committer import Operation
+from penstock.errors import InvalidInput, InvalidTopic, TopicNotFound
+from penstock.model import (
+    RESERVED_PREFIX,
+    Format,
+    Message,
+    NewMessage,
+    OnTrimmed,
+    Pattern,
+    Position,
+    Publication,
+    Receipt,
+    Retention,
+    Start,
+    Topic,
+    TopicStats,
+    check_name,
+    check_topic,
+)
+from penstock.settings import Settings
+from penstock.topics.consumers import Follower, Holding
+from penstock.topics.positions import (
+    as_micros,
+    check_count,
+    check_position,
+    open_live_subscription,
+)
+from penstock.topics.retention import Sweeper, default_retention
+from penstock.topics.runtime import Runtime
+from penstock.topics.subscription import Live
+
+READ_LIMIT = 1_000
+RATE_SECONDS = 60
+PIPELINED = 4
+"""Transactions of one publish_many under way at once."""
+
+Topics_ = list[Topic]
+
+
+class Topics:
+    def __init__(self, open_runtime: Callable[[], Runtime]) -> None:
+        self._open = open_runtime
+
+    # Publishing
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        type: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        ttl: float | None = None,
+        idempotency_key: str | None = None,
+        conflate: bool = False,
+        format: Format | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Append one message; returns when it is on disk.
+
+        `ttl` seconds after publishing the message is hidden. The same `idempotency_key` within
+        five minutes returns the first receipt. With `conflate`, only the latest message per
+        (topic, key) is written, once per interval, and the receipt is not durable. `timeout`
+        seconds bound the wait, not the write.
+        """
+        runtime = self._open()
+        check_publishable(topic)
+        if conflate:
+            refuse_with_conflate(headers, ttl, idempotency_key, format)
+            return runtime.conflator.put(topic, key, payload, type)
+        message = encode_message(
+            runtime.settings, topic, payload, type, key, headers, ttl, idempotency_key, format
+        )
+        entries = runtime.conflator.take(topic)
+        if not entries:
+            return runtime.committer.append((message,)).wait(timeout)[0]
+        try:
+            batch = runtime.conflator.messages(topic, entries)
+            return runtime.committer.append([*batch, message]).wait(timeout)[-1]
+        except BaseException:
+            runtime.conflator.give_back(topic, entries)
+            raise
+
+    def publish_many(
+        self,
+        topic: str,
+        payloads: Iterable[Any],
+        *,
+        type: str | None = None,
+        format: Format | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        """Append many messages; returns when all are on disk.
+
+        Items are payloads, or `penstock.Publication` to say more about one. A list is checked
+        as a whole before anything is written; any other iterable is written as it is read, in
+        transactions of `commit_group_max` messages.
+        """
+        runtime = self._open()
+        receipts: list[Receipt] = []
+        waiting: list[Operation[list[Receipt]]] = []
+        for group in prepare_many(runtime, topic, payloads, type, format):
+            waiting.append(runtime.committer.append(group))
+            if len(waiting) >= PIPELINED:
+                receipts.extend(waiting.pop(0).wait(timeout))
+        for operation in waiting:
+            receipts.extend(operation.wait(timeout))
+        return receipts
+
+    # Reading
+
+    def read(
+        self,
+        topic: str,
+        *,
+        after: Position | None = None,
+        last: int | None = None,
+        since: datetime | float | None = None,
+        limit: int = READ_LIMIT,
+    ) -> list[Message]:
+        """Up to `limit` messages of a topic or glob, oldest first.
+
+        From the beginning; `after` a position; the `last` so many; or `since` a time. Raises
+        `LogTrimmed` if messages after the position are gone.
+        """
+        runtime = self._open()
+        pattern = Pattern.parse(topic)
+        check_count(limit, "limit")
+        if sum(option is not None for option in (after, last, since)) > 1:
+            raise InvalidInput("Pass one of after=, last= and since=.")
+        store, now = runtime.store, runtime.clock.now()
+        if last is not None:
+            count = min(check_count(last, "last"), limit)
+            return store.topics.read_last(pattern, count=count, now=now)
+        if after is not None:
+            check_position(runtime, after)
+            offset = floor = after.offset
+        else:
+            floor = store.log().last_id
+            offset = 0 if since is None else store.topics.offset_at(as_micros(since))
+        messages: list[Message] = []
+        while len(messages) < limit:
+            chunk = store.topics.read(
+                pattern, after=offset, floor=floor, limit=limit - len(messages), now=now
+            )
+            messages.extend(chunk.messages)
+            if chunk.through <= offset:
+                break
+            offset = chunk.through
+        return messages
+
+    def follow(
+        self,
+        topic: str,
+        *,
+        consumer: str,
+        start: Start = "latest",
+        on_trimmed: OnTrimmed = "raise",
+        standby: bool = False,
+    ) -> Follower:
+        """Messages of a topic or glob for a named consumer, which resumes where it was.
+
+        At least once, in order. One follower at a time holds the name; `standby` waits for it.
+        A name used first begins with the `latest` messages or the `earliest`.
+        """
+        runtime, holding = prepare_follow(self._open, topic, consumer, start)
+        return Follower(runtime, holding, on_trimmed=on_trimmed, standby=standby)
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        after: Position | None = None,
+        last: int | None = None,
+        on_trimmed: OnTrimmed = "raise",
+    ) -> Live:
+        """Messages of a topic or glob as they come, from now on.
+
+        Or first those `after` a position, or the `last` so many. Nothing is remembered about
+        the subscriber; to resume, subscribe after its last `position`.
+        """
+        runtime = self._open()
+        subscription = open_live_subscription(
+            runtime, Pattern.parse(topic), after=after, last=last, on_trimmed=on_trimmed
+        )
+        return Live(subscription, runtime.settings.follow_batch_max)
+
+    def position(self) -> Position:
+        """The end of the log now."""
+        log = self._open().store.log()
+        return Position(log.epoch, log.last_id)
+
+    # What topics there are
+
+    def create(self, name: str, retention: Retention | None = None) -> Topic:
+        """Make a topic. Publishing makes one, too, with the hub's default retention."""
+        runtime = self._open()
+        check_publishable(name)
+        keep, now = retention or Retention(), runtime.clock.now()
+        return runtime.committer.run(lambda tx: tx.topics.create(name, keep, now=now)).wait()
+
+    def configure(self, name: str, retention: Retention) -> Topic:
+        """Change how long the topic keeps its messages."""
+        check_topic(name)
+        return self._open().committer.run(lambda tx: tx.topics.configure(name, retention)).wait()
+
+    def get(self, name: str) -> Topic:
+        found = self._open().store.topics.get(check_topic(name))
+        if found is None:
+            raise TopicNotFound(f"There is no topic {name!r}.")
+        return found
+
+    def list(self, pattern: str | None = None) -> Topics_:
+        """All topics, or those a glob stands for, by name."""
+        found = self._open().store.topics
+        return found.list(None if pattern is None else Pattern.parse(pattern))
+
+    def delete(self, name: str, progress: Callable[[int], None] | None = None) -> int:
+        """Delete a topic and its messages. Returns how many messages that were."""
+        runtime = self._open()
+        check_topic(name)
+        now = runtime.clock.now()
+        runtime.committer.run(lambda tx: tx.topics.delete(name, now=now)).wait()
+        return self._sweep(runtime, name, Retention(), progress)
+
+    def trim(
+        self,
+        name: str,
+        *,
+        through: Position | None = None,
+        keep: int | None = None,
+        older_than_seconds: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Remove old messages by hand, whatever retention and holds say.
+
+        Up to and including a position, all but the last `keep`, or those `older_than_seconds`.
+        Returns how many were removed.
+        """
+        runtime = self._open()
+        if sum(option is not None for option in (through, keep, older_than_seconds)) != 1:
+            raise InvalidInput("Pass one of through=, keep= and older_than_seconds=.")
+        topic = self.get(name)
+        topics, now = runtime.store.topics, runtime.clock.now()
+        if through is not None:
+            check_position(runtime, through)
+            bound = through.offset
+        elif keep is not None:
+            if keep < 0:
+                raise InvalidInput(f"keep is a number from 0 up, not {keep}.")
+            kept = topics.read_last(Pattern(name), count=keep, now=now) if keep else []
+            bound = kept[0].id - 1 if kept else topic.last_id
+        else:
+            if older_than_seconds is None or older_than_seconds < 0:
+                raise InvalidInput("older_than_seconds is a number from 0 up.")
+            bound = topics.offset_at(now - micros(older_than_seconds))
+        runtime.committer.run(lambda tx: tx.topics.trim(name, bound)).wait()
+        return self._sweep(runtime, name, topic.retention, progress)
+
+    def stats(self, name: str) -> TopicStats:
+        """Size, age and rate of a topic."""
+        runtime = self._open()
+        topic = self.get(name)
+        pattern = Pattern(name)
+        store, now = runtime.store, runtime.clock.now()
+        first = store.topics.first_after(pattern, topic.deleted_through)
+        epoch = store.log().epoch
+        recently = store.topics.offset_at(now - micros(RATE_SECONDS))
+        return TopicStats(
+            name,
+            topic.messages,
+            topic.bytes,
+            topic.published,
+            None if first is None else first.position,
+            Position(epoch, topic.last_id) if topic.last_id else None,
+            None if first is None else seconds(max(0, now - first.created_at)),
+            store.topics.count_after(pattern, recently) / RATE_SECONDS,
+            sum(Pattern(c.subscription).matches(name) for c in store.consumers.list()),
+        )
+
+    def _sweep(
+        self,
+        runtime: Runtime,
+        name: str,
+        retention: Retention,
+        progress: Callable[[int], None] | None,
+    ) -> int:
+        sweeper = Sweeper(
+            runtime.store,
+            runtime.committer,
+            runtime.settings,
+            runtime.clock,
+            runtime.name,
+            runtime.telemetry,
+        )
+        rules = retention.with_defaults(default_retention(runtime.settings))
+        writer = runtime.store.open_writer()
+        try:
+            return sweeper.sweep_topic(writer, name, rules, progress)
+        finally:
+            writer.close()
+
+
+# Shared with the coroutines of hub.aio
+
+
+def check_publishable(topic: str) -> str:
+    check_topic(topic)
+    if topic.startswith(RESERVED_PREFIX):
+        raise InvalidTopic(
+            f"The topic {topic!r} is reserved.",
+            hint=f"Names that begin with {RESERVED_PREFIX!r} are penstock's own.",
+        )
+    return topic
+
+
+def encode_message(
+    settings: Settings,
+    topic: str,
+    payload: Any,
+    type: str | None = None,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    ttl: float | None = None,
+    idempotency_key: str | None = None,
+    format: Format | None = None,
+) -> NewMessage:
+    """Checked and encoded, or an error that says what is wrong. Nothing is written."""
+    body, encoding = codec.encode(
+        payload,
+        format,
+        bytes_max=settings.payload_bytes_max,
+        compress_above=settings.compress_above_bytes,
+    )
+    if type is not None:
+        check_name(type, "message type")
+    if key is not None and not isinstance(key, str):
+        raise InvalidInput(f"A key is text, not {key.__class__.__name__}.")
+    if idempotency_key is not None:
+        check_name(idempotency_key, "idempotency key")
+    if ttl is not None and not 0 < ttl < 1e10:
+        raise InvalidInput(f"ttl is a number of seconds above 0, not {ttl!r}.")
+    return NewMessage(
+        topic,
+        body,
+        encoding,
+        type,
+        key,
+        None
+        if headers is None
+        else codec.encode_headers(headers, bytes_max=settings.headers_bytes_max),
+        None if ttl is None else micros(ttl),
+        idempotency_key,
+    )
+
+
+def refuse_with_conflate(
+    headers: object, ttl: object, idempotency_key: object, format: object
+) -> None:
+    for name, value in (
+        ("headers", headers),
+        ("ttl", ttl),
+        ("idempotency_key", idempotency_key),
+        ("format", format),
+    ):
+        if value is not None:
+            raise InvalidInput(
+                f"{name} cannot be used with conflate=True.",
+                hint="Many messages become one; it has no place for that.",
+            )
+
+
+def prepare_many(
+    runtime: Runtime,
+    topic: str,
+    payloads: Iterable[Any],
+    type: str | None,
+    format: Format | None,
+) -> Iterator[list[NewMessage]]:
+    """The messages in groups for one transaction each, behind what was conflated."""
+    settings = runtime.settings
+    check_publishable(topic)
+
+    def encode(item: Any) -> NewMessage:
+        if isinstance(item, Publication):
+            return encode_message(
+                settings,
+                topic,
+                item.payload,
+                item.type or type,
+                item.key,
+                item.headers,
+                item.ttl,
+                item.idempotency_key,
+                item.format or format,
+            )
+        return encode_message(settings, topic, item, type, format=format)
+
+    messages: Iterable[NewMessage] = map(encode, payloads)
+    if isinstance(payloads, (list, tuple)):
+        messages = list(messages)
+    entries = runtime.conflator.take(topic)
+    ordered = itertools.chain(runtime.conflator.messages(topic, entries), messages)
+    while group := list(itertools.islice(ordered, settings.commit_group_max)):
+        yield group
+
+
+def prepare_follow(
+    open_runtime: Callable[[], Runtime], topic: str, consumer: str, start: Start
+) -> tuple[Runtime, Holding]:
+    pattern = Pattern.parse(topic)
+    if start not in ("latest", "earliest"):
+        raise InvalidInput(f"start is 'latest' or 'earliest', not {start!r}.")
+    runtime = open_runtime()
+    holding = Holding(runtime, consumer, pattern, start)
+    runtime.start_reading()
+    return runtime, holding

@@ -1,0 +1,128 @@
+"""Conflated publishing: the latest message per (topic, key), written once per interval.
+
+For cursors, positions, gauges: what is outdated a moment later need not be kept. Entries wait in
+memory; a flush writes one message per topic that holds them all. A normal publish of the topic
+takes what waits along, in front of itself, so that the order is the publisher's.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+
+from penstock import codec
+from penstock.clock import Clock
+from penstock.committer import Committer
+from penstock.errors import InvalidInput, InvalidPayload, QueueFull
+from penstock.model import CONFLATED_TYPE, Conflated, NewMessage, Receipt
+from penstock.service import Service
+from penstock.settings import Settings
+from penstock.telemetry import Telemetry
+
+Entries = dict[str, Conflated]
+
+
+class Conflator(Service):
+    name = "conflator"
+
+    def __init__(
+        self, committer: Committer, settings: Settings, clock: Clock, telemetry: Telemetry
+    ) -> None:
+        super().__init__(telemetry)
+        self._committer = committer
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: dict[str, Entries] = {}
+
+    def put(self, topic: str, key: str | None, payload: Any, type: str | None) -> Receipt:
+        """Replace what waits under the key. Not durable before the next flush."""
+        if not key:
+            raise InvalidInput("Conflated messages need a key.", hint="Pass key=…")
+        body, encoding = codec.encode(
+            payload,
+            None,
+            bytes_max=self._settings.payload_bytes_max // 2,
+            compress_above=self._settings.payload_bytes_max,
+        )
+        if encoding != codec.JSON:
+            raise InvalidPayload("Conflated messages are JSON.", hint="Publish bytes normally.")
+        entry = Conflated(key, msgspec.Raw(body), type)
+        with self._lock:
+            entries = self._waiting.setdefault(topic, {})
+            if key not in entries and len(entries) >= 2 * self._settings.conflate_keys_max:
+                raise QueueFull(f"{len(entries):,} conflated keys of {topic!r} wait to be written.")
+            # The order of a batch is that of the latest publishes.
+            entries.pop(key, None)
+            entries[key] = entry
+            is_full = len(entries) >= self._settings.conflate_keys_max
+        self._telemetry.count("conflated")
+        self.start()
+        if is_full:
+            self.nudge()
+        return Receipt(topic, None, self._clock.now(), durable=False)
+
+    def take(self, topic: str) -> Entries:
+        """What waits for the topic; the caller writes it, or gives it back."""
+        if topic not in self._waiting:
+            return {}
+        with self._lock:
+            return self._waiting.pop(topic, {})
+
+    def give_back(self, topic: str, entries: Entries) -> None:
+        """After a failed write. What came under the same keys meanwhile is newer and stays."""
+        if not entries:
+            return
+        with self._lock:
+            newer = self._waiting.get(topic, {})
+            self._waiting[topic] = {**{k: e for k, e in entries.items() if k not in newer}, **newer}
+
+    def messages(self, topic: str, entries: Entries) -> list[NewMessage]:
+        """The entries as few messages as the payload limit allows: nearly always one."""
+        limit = self._settings.payload_bytes_max - 2
+        encoding = codec.JSON | codec.CONFLATED
+        messages: list[NewMessage] = []
+        parts: list[bytes] = []
+        size = 0
+        for entry in entries.values():
+            part = msgspec.json.encode(entry)
+            if parts and size + len(part) + 1 > limit:
+                messages.append(_join(topic, parts, encoding))
+                parts, size = [], 0
+            parts.append(part)
+            size += len(part) + 1
+        if parts:
+            messages.append(_join(topic, parts, encoding))
+        return messages
+
+    def run_once(self) -> float:
+        self.flush()
+        return self._settings.conflate_interval_ms / 1000
+
+    def flush(self) -> None:
+        """Write everything that waits; give it back if that fails."""
+        with self._lock:
+            taken, self._waiting = self._waiting, {}
+        if not taken:
+            return
+        messages = [m for topic, entries in taken.items() for m in self.messages(topic, entries)]
+        try:
+            self._committer.append(messages).wait()
+        except BaseException:
+            for topic, entries in taken.items():
+                self.give_back(topic, entries)
+            raise
+
+    def _pause(self, seconds: float) -> None:
+        # No jitter: the interval is a promise about how fresh the data is.
+        self._nudged.wait(seconds)
+        self._nudged.clear()
+
+    def _on_start(self) -> None:
+        self._pause(self._settings.conflate_interval_ms / 1000)
+
+
+def _join(topic: str, parts: list[bytes], encoding: int) -> NewMessage:
+    return NewMessage(topic, b"[" + b",".join(parts) + b"]", encoding, type=CONFLATED_TYPE)

@@ -1,0 +1,153 @@
+"""One tail per process over the global id: the cost follows new messages, not topics.
+
+The tail knows how far this process has read, and hands each new message to the subscriptions it
+matches, in id order. What this process committed itself arrives from the committer without being
+read back, if it is what comes next; anything else is read from the log after the bell has rung.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from penstock.errors import EpochChanged
+from penstock.model import Message, Pattern
+from penstock.ports import Store
+from penstock.settings import Settings
+from penstock.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.topics.subscription import Subscription
+
+ROUTES_MAX = 65_536
+LATENCY_WEIGHT = 0.05
+
+
+class Tail:
+    def __init__(self, store: Store, settings: Settings, telemetry: Telemetry) -> None:
+        self._store = store
+        self._batch_max = settings.tail_batch_max
+        self._telemetry = telemetry
+        # Reentrant: a reader that is garbage leaves from whatever thread the collector runs on.
+        self._lock = threading.RLock()
+        self._cursor = 0
+        self._epoch = ""
+        self._subscriptions: tuple[Subscription, ...] = ()
+        self._patterns: list[Pattern] | None = []
+        self._routes: dict[str, tuple[Subscription, ...]] = {}
+        self.poll_latency_ms = 0.0
+        self.on_audience: Callable[[bool], None] | None = None
+        """Told when the first subscription joins and when the last one has left."""
+
+    @property
+    def cursor(self) -> int:
+        return self._cursor
+
+    def join(self, subscription: Subscription, position: int) -> bool:
+        """Deliver what comes after the position to the subscription, from now on.
+
+        False if the tail is past that position: the subscription must read on from the log.
+        """
+        with self._lock:
+            if not self._subscriptions:
+                log = self._store.log()
+                self._cursor, self._epoch = log.last_id, log.epoch
+            if position < self._cursor:
+                return False
+            subscription.joined(position)
+            self._set((*self._subscriptions, subscription))
+            return True
+
+    def leave(self, subscription: Subscription) -> None:
+        with self._lock:
+            self._set(tuple(s for s in self._subscriptions if s is not subscription))
+
+    def offer(self, messages: list[Message]) -> None:
+        """Messages that were just committed here. Taken if they are what comes next.
+
+        Otherwise, or if the tail is busy reading, they are found in the log like all others.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            first = messages[0]
+            if first.id == self._cursor + 1 and first.epoch == self._epoch:
+                self._dispatch(messages)
+                self._cursor = messages[-1].id
+        finally:
+            self._lock.release()
+
+    def look(self) -> bool:
+        """Read what is new and hand it out. True if there was anything."""
+        if not self._subscriptions:
+            return False
+        found = False
+        with self._lock:
+            while self._subscriptions:
+                started = time.perf_counter()
+                log, chunk = self._store.topics.read_tail(
+                    after=self._cursor, patterns=self._patterns, limit=self._batch_max
+                )
+                if log.epoch != self._epoch or log.last_id < self._cursor:
+                    self._change_epoch(log.epoch, log.last_id)
+                    return True
+                if chunk.through == self._cursor:
+                    break
+                found = True
+                self._dispatch(chunk.messages)
+                self._cursor = chunk.through
+                self._measure(time.perf_counter() - started, len(chunk.messages))
+                if self._cursor >= log.last_id:
+                    break
+        return found
+
+    def _dispatch(self, messages: list[Message]) -> None:
+        shares: dict[Subscription, list[Message]] = {}
+        for message in messages:
+            route = self._routes.get(message.topic)
+            if route is None:
+                route = self._route(message.topic)
+            for subscription in route:
+                share = shares.get(subscription)
+                if share is None:
+                    shares[subscription] = [message]
+                else:
+                    share.append(message)
+        behind = {
+            subscription for subscription, share in shares.items() if not subscription.push(share)
+        }
+        if behind:
+            self._set(tuple(s for s in self._subscriptions if s not in behind))
+
+    def _route(self, topic: str) -> tuple[Subscription, ...]:
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        route = tuple(s for s in self._subscriptions if s.pattern.matches(topic))
+        self._routes[topic] = route
+        return route
+
+    def _set(self, subscriptions: tuple[Subscription, ...]) -> None:
+        had_any = bool(self._subscriptions)
+        self._subscriptions = subscriptions
+        self._routes.clear()
+        patterns = {subscription.pattern for subscription in subscriptions}
+        self._patterns = None if Pattern("*") in patterns else list(patterns)
+        if self.on_audience is not None and had_any != bool(subscriptions):
+            self.on_audience(bool(subscriptions))
+
+    def _change_epoch(self, epoch: str, last_id: int) -> None:
+        """The log is another one: whoever listens must choose where to start in it."""
+        leaving = self._subscriptions
+        self._set(())
+        self._epoch, self._cursor = epoch, last_id
+        for subscription in leaving:
+            subscription.fail(EpochChanged("The database was restored or replaced."))
+
+    def _measure(self, elapsed: float, count: int) -> None:
+        latency = elapsed * 1000
+        previous = self.poll_latency_ms or latency
+        self.poll_latency_ms = previous + LATENCY_WEIGHT * (latency - previous)
+        self._telemetry.emit("tail", messages=count, seconds=elapsed)
