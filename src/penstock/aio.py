@@ -13,8 +13,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from penstock import health
 from penstock.errors import WriteTimeout
+from penstock.health import Health, Metrics, measure, report
 from penstock.model import (
     Consumer,
     Format,
@@ -59,13 +59,13 @@ class AsyncHub:
         limit = limit_seconds or runtime.settings.transaction_limit_seconds
         return AsyncHubTransaction(HubTransaction(runtime, runtime.desk, limit), runtime.executor)
 
-    async def health(self) -> health.Health:
+    async def health(self) -> Health:
         """How consumers are doing, judged by the thresholds in the settings."""
-        return await _read(self._open, health.report)
+        return await _read(self._open, report)
 
-    async def metrics(self) -> health.Metrics:
+    async def metrics(self) -> Metrics:
         """The queue in figures."""
-        return await _read(self._open, health.measure)
+        return await _read(self._open, measure)
 
     async def close(self) -> None:
         """Write what waits, stop the threads, close the store."""
@@ -127,9 +127,9 @@ class AsyncTopics:
         for group in bus.prepare_many(runtime, topic, payloads, type, format):
             waiting.append(runtime.committer.append_async(group))
             if len(waiting) >= bus.PIPELINED:
-                receipts.extend(await _bounded(waiting.pop(0), timeout))
+                receipts += await _bounded(waiting.pop(0), timeout)
         for writing in waiting:
-            receipts.extend(await _bounded(writing, timeout))
+            receipts += await _bounded(writing, timeout)
         return receipts
 
     async def read(

@@ -49,8 +49,8 @@ class Health(msgspec.Struct, frozen=True):
 
 def measure(runtime: Runtime, lags: list[Lag] | None = None) -> Metrics:
     store, now = runtime.store, runtime.clock.now()
-    topics = store.topics.list()
-    instances: list[Instance] = store.instances.list()
+    topics = store.topics.find()
+    instances: list[Instance] = store.instances.alive()
     log = store.log()
     oldest = store.topics.oldest_at()
     recent = log.last_id - store.topics.offset_at(now - micros(RATE_SECONDS))
@@ -103,7 +103,7 @@ def worst(checks: list[Check]) -> Status:
 
 
 def _lags(runtime: Runtime) -> list[Lag]:
-    return [measure_lag(runtime, consumer) for consumer in runtime.store.consumers.list()]
+    return [measure_lag(runtime, consumer) for consumer in runtime.store.consumers.find()]
 
 
 def _judge(lag: Lag, settings: Settings) -> Check:
@@ -163,5 +163,5 @@ def _wake_round_trip(runtime: Runtime) -> Check:
 
 
 def _instances(runtime: Runtime) -> Check:
-    names = [instance.name for instance in runtime.store.instances.list()]
+    names = [instance.name for instance in runtime.store.instances.alive()]
     return Check("processes", "ok", ", ".join(names) or "none listening")

@@ -13,17 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock import health, settings
 from penstock.aio import AsyncHub
 from penstock.clock import Clock, SystemClock
 from penstock.committer import Committer, inside_transaction
 from penstock.doorbell import Doorbell
 from penstock.errors import HubClosed, InsideTransaction
+from penstock.health import Health, Metrics, diagnose, measure, report
 from penstock.leases import LeaseKeeper
 from penstock.model import Check, Instance
 from penstock.ports import Store, Transaction
 from penstock.service import Service
 from penstock.settings import Settings
+from penstock.settings import load as load_settings
 from penstock.stores import check_url, open_store
 from penstock.telemetry import Telemetry
 from penstock.topics.bus import Topics
@@ -72,17 +73,17 @@ class Hub:
         """Read your own tables beside penstock's: `connection.execute(sql, parameters)`."""
         yield Connection(self._open().store)
 
-    def health(self) -> health.Health:
+    def health(self) -> Health:
         """How consumers are doing, judged by the thresholds in the settings."""
-        return health.report(self._open())
+        return report(self._open())
 
-    def metrics(self) -> health.Metrics:
+    def metrics(self) -> Metrics:
         """The queue in figures."""
-        return health.measure(self._open())
+        return measure(self._open())
 
     def diagnose(self) -> list[Check]:
         """What `penstock doctor` shows."""
-        return health.diagnose(self._open())
+        return diagnose(self._open())
 
     def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
@@ -266,4 +267,4 @@ def connect(
     `url` defaults to `$PENSTOCK_URL`, then `sqlite:///penstock.db`. Any setting can be passed by
     name; `config` is a TOML file (default: penstock.toml here, if there is one).
     """
-    return Hub(settings.load(url, file=config, **arguments), clock)
+    return Hub(load_settings(url, file=config, **arguments), clock)

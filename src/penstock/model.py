@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from datetime import datetime
 from functools import lru_cache
@@ -151,7 +152,7 @@ class Message(msgspec.Struct, frozen=True, dict=True):
         return codec.content_type(self.encoding)
 
     @overload
-    def decode(self, to: type[T]) -> T: ...
+    def decode(self, to: builtins.type[T]) -> T: ...
     @overload
     def decode(self, to: Any) -> Any: ...
     def decode(self, to: Any) -> Any:
@@ -371,7 +372,7 @@ class Pattern(msgspec.Struct, frozen=True):
         return bool(_GLOB.search(self.text))
 
     def matches(self, topic: str) -> bool:
-        return _matcher(self.text)(topic)
+        return bool(_matcher(self.text)(topic))
 
     @classmethod
     def parse(cls, text: str) -> Pattern:

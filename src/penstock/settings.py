@@ -1,7 +1,7 @@
 """Settings: TOML file < environment (`PENSTOCK_*`) < arguments. Frozen once made.
 
 Every limit of the program is a field here, with its unit in its name. `load()` refuses unknown
-names and names the nearest one. `penstock doctor --settings` prints what is in force and from where.
+names and names the nearest one. `penstock doctor --settings` prints them.
 """
 
 from __future__ import annotations

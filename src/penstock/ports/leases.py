@@ -40,7 +40,7 @@ class InstanceWriter(Protocol):
 
 
 class InstanceReader(Protocol):
-    def list(self) -> list[Instance]:
+    def alive(self) -> list[Instance]:
         """The processes that are alive."""
 
     def lowest_position(self) -> int | None:

@@ -34,10 +34,14 @@ class Capabilities(msgspec.Struct, frozen=True):
 class Transaction(Protocol):
     """Writes that happen together or not at all, in the order they were made."""
 
-    topics: TopicWriter
-    consumers: ConsumerWriter
-    leases: LeaseWriter
-    instances: InstanceWriter
+    @property
+    def topics(self) -> TopicWriter: ...
+    @property
+    def consumers(self) -> ConsumerWriter: ...
+    @property
+    def leases(self) -> LeaseWriter: ...
+    @property
+    def instances(self) -> InstanceWriter: ...
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run the user's own statement and return its rows. Needs `Capabilities.sql`.
@@ -88,10 +92,15 @@ class Store(Protocol):
     """Where the data is, for people."""
     on_growth: Callable[[], None] | None
     """Called, on a writer's thread, when `maintain` is due."""
-    topics: TopicReader
-    consumers: ConsumerReader
-    leases: LeaseReader
-    instances: InstanceReader
+
+    @property
+    def topics(self) -> TopicReader: ...
+    @property
+    def consumers(self) -> ConsumerReader: ...
+    @property
+    def leases(self) -> LeaseReader: ...
+    @property
+    def instances(self) -> InstanceReader: ...
 
     def open_writer(self) -> Writer:
         """A further writer: one for each thread that writes."""

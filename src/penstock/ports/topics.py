@@ -74,7 +74,7 @@ class TopicWriter(Protocol):
 class TopicReader(Protocol):
     def get(self, name: str) -> Topic | None: ...
 
-    def list(self, pattern: Pattern | None = None) -> list[Topic]:
+    def find(self, pattern: Pattern | None = None) -> list[Topic]:
         """By name; without deleted ones."""
 
     def read(

@@ -225,7 +225,7 @@ class Topics:
     def list(self, pattern: str | None = None) -> Topics_:
         """All topics, or those a glob stands for, by name."""
         found = self._open().store.topics
-        return found.list(None if pattern is None else Pattern.parse(pattern))
+        return found.find(None if pattern is None else Pattern.parse(pattern))
 
     def delete(self, name: str, progress: Callable[[int], None] | None = None) -> int:
         """Delete a topic and its messages. Returns how many messages that were."""
@@ -287,7 +287,7 @@ class Topics:
             Position(epoch, topic.last_id) if topic.last_id else None,
             None if first is None else seconds(max(0, now - first.created_at)),
             store.topics.count_after(pattern, recently) / RATE_SECONDS,
-            sum(Pattern(c.subscription).matches(name) for c in store.consumers.list()),
+            sum(Pattern(c.subscription).matches(name) for c in store.consumers.find()),
         )
 
     def _sweep(

@@ -355,7 +355,7 @@ class Consumers:
         self._open = open_runtime
 
     def list(self, name: str | None = None) -> list[Consumer]:
-        return self._open().store.consumers.list(name)
+        return self._open().store.consumers.find(name)
 
     def get(self, name: str, subscription: str) -> Consumer:
         found = self._open().store.consumers.get(name, subscription)

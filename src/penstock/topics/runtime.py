@@ -25,8 +25,10 @@ class Runtime(Protocol):
     keeper: LeaseKeeper
     tail: Tail
     conflator: Conflator
-    executor: Executor
-    """Where event loops have the store read for them."""
+
+    @property
+    def executor(self) -> Executor:
+        """Where event loops have the store read for them."""
 
     def start_reading(self) -> None:
         """Listen for other processes' commits, from now on."""

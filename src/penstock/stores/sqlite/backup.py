@@ -11,7 +11,15 @@ import apsw
 from penstock.clock import Micros
 from penstock.errors import BackupFailed, NotADatabase
 from penstock.stores.sqlite import migrate
-from penstock.stores.sqlite.connection import Database, sync_folder, translate, translated
+from penstock.stores.sqlite.connection import (
+    Database,
+    fetch_all,
+    fetch_one,
+    fetch_value,
+    sync_folder,
+    translate,
+    translated,
+)
 
 STEP_PAGES = 2048
 
@@ -29,7 +37,7 @@ def make(database: Database, target: Path, progress: Progress | None = None) -> 
         with translated(database.path):
             # One read transaction over all steps: the copy never starts over, whatever is written.
             source.execute("BEGIN")
-            source.execute("SELECT last_id FROM penstock_log").fetchall()
+            fetch_all(source, "SELECT last_id FROM penstock_log")
             copy = apsw.Connection(str(partial))
             try:
                 _copy(source, copy, progress)
@@ -89,9 +97,7 @@ def _stage(source: Path, staging: Path, database: Database, now: Micros) -> None
             migrate.prepare(copy, source, auto=True, now=now)
         live = database.connect(read_only=True)
         try:
-            generation, token = live.execute(
-                "SELECT generation, last_token FROM penstock_log"
-            ).fetchone()
+            generation, token = fetch_one(live, "SELECT generation, last_token FROM penstock_log")
         finally:
             live.close()
         with translated(source):
@@ -122,7 +128,7 @@ def _copy(source: apsw.Connection, target: apsw.Connection, progress: Progress |
 
 
 def _check(connection: apsw.Connection, path: Path) -> None:
-    found = connection.execute("PRAGMA quick_check(1)").get
+    found = fetch_value(connection, "PRAGMA quick_check(1)")
     if found != "ok":
         raise BackupFailed(f"{path} is damaged: {found}.")
 

@@ -11,7 +11,12 @@ import os
 
 import apsw
 
-from penstock.stores.sqlite.connection import Database, translated
+from penstock.stores.sqlite.connection import (
+    Database,
+    fetch_all,
+    fetch_value,
+    translated,
+)
 from penstock.stores.sqlite.turnstile import Turnstile
 
 PAGE_BYTES = 4096
@@ -87,14 +92,14 @@ class Checkpointer:
         return 0
 
     def _vacuum(self, connection: apsw.Connection) -> None:
-        free = connection.execute("PRAGMA freelist_count").get
+        free = fetch_value(connection, "PRAGMA freelist_count")
         if free < FREE_PAGES_MIN:
             return
-        if free < FREE_SHARE_MIN * connection.execute("PRAGMA page_count").get:
+        if free < FREE_SHARE_MIN * fetch_value(connection, "PRAGMA page_count"):
             return
         self._turnstile.enter(TURN_SECONDS)
         try:
-            connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+            fetch_all(connection, f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
         except apsw.BusyError:
             return
         finally:

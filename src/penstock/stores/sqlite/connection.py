@@ -253,6 +253,20 @@ def check_sqlite_version() -> None:
         )
 
 
+def fetch_all(connection: apsw.Connection, sql: str, parameters: Any = ()) -> list[Any]:
+    return connection.execute(sql, parameters).fetchall()
+
+
+def fetch_one(connection: apsw.Connection, sql: str, parameters: Any = ()) -> Any:
+    """The first row, or None."""
+    return connection.execute(sql, parameters).fetchone()
+
+
+def fetch_value(connection: apsw.Connection, sql: str, parameters: Any = ()) -> Any:
+    """The first column of the first row, or None."""
+    return connection.execute(sql, parameters).get
+
+
 class _Guard:
     """Keeps the stdlib's SQLite away from files that are open here.
 

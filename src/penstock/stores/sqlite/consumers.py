@@ -10,7 +10,11 @@ from penstock.clock import Micros
 from penstock.errors import ConsumerBusy, ConsumerNotFound, LeaseLost
 from penstock.model import Consumer, Lease, Position, consumer_lease
 from penstock.stores import queries
-from penstock.stores.sqlite.connection import ReaderPool
+from penstock.stores.sqlite.connection import (
+    ReaderPool,
+    fetch_all,
+    fetch_one,
+)
 from penstock.stores.sqlite.leases import SqliteLeaseWriter, find_holder
 from penstock.stores.sqlite.liveness import Leasing
 from penstock.stores.sqlite.topics import log_state
@@ -30,7 +34,7 @@ class SqliteConsumerWriter:
         self, name: str, subscription: str, *, position: int, floor: int, now: Micros
     ) -> Consumer:
         self._connection.execute(SQL["insert_consumer"], (name, subscription, position, floor, now))
-        row = self._connection.execute(SQL["get_consumer"], (name, subscription)).fetchone()
+        row = fetch_one(self._connection, SQL["get_consumer"], (name, subscription))
         return _consumer(self._connection, row, self._leasing)
 
     def advance(
@@ -45,14 +49,14 @@ class SqliteConsumerWriter:
 
     def seek(self, name: str, subscription: str, *, position: int, floor: int, now: Micros) -> None:
         self._refuse_if_held(name, subscription)
-        row = self._connection.execute(
-            SQL["seek_consumer"], (name, subscription, position, floor, now)
-        ).fetchone()
+        row = fetch_one(
+            self._connection, SQL["seek_consumer"], (name, subscription, position, floor, now)
+        )
         if row is None:
             raise ConsumerNotFound(f"There is no consumer {name!r} on {subscription!r}.")
 
     def delete(self, name: str, subscription: str | None) -> int:
-        rows = self._connection.execute(SQL["list_consumers"], (name,)).fetchall()
+        rows = fetch_all(self._connection, SQL["list_consumers"], (name,))
         doomed = [row[1] for row in rows if subscription is None or row[1] == subscription]
         if not doomed:
             where = "" if subscription is None else f" on {subscription!r}"
@@ -83,12 +87,12 @@ class SqliteConsumerReader:
 
     def get(self, name: str, subscription: str) -> Consumer | None:
         with self._pool.read() as connection:
-            row = connection.execute(SQL["get_consumer"], (name, subscription)).fetchone()
+            row = fetch_one(connection, SQL["get_consumer"], (name, subscription))
             return None if row is None else _consumer(connection, row, self._leasing)
 
-    def list(self, name: str | None = None) -> list[Consumer]:
+    def find(self, name: str | None = None) -> list[Consumer]:
         with self._pool.read() as connection:
-            rows = connection.execute(SQL["list_consumers"], (name,)).fetchall()
+            rows = fetch_all(connection, SQL["list_consumers"], (name,))
             return [_consumer(connection, row, self._leasing) for row in rows]
 
 

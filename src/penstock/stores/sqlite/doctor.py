@@ -10,7 +10,12 @@ import apsw
 from penstock.errors import PenstockError
 from penstock.model import Check
 from penstock.stores.sqlite import migrate
-from penstock.stores.sqlite.connection import Database, ReaderPool, check_sqlite_version
+from penstock.stores.sqlite.connection import (
+    Database,
+    ReaderPool,
+    check_sqlite_version,
+    fetch_value,
+)
 
 CHECKED_BYTES_MAX = 1024**3
 
@@ -78,7 +83,7 @@ def _content(database: Database, pool: ReaderPool) -> Check:
     if os.stat(database.path).st_size > CHECKED_BYTES_MAX:
         return Check("content", "ok", "not checked: larger than 1 GB")
     with pool.read() as connection:
-        found = connection.execute("PRAGMA quick_check(1)").get
+        found = fetch_value(connection, "PRAGMA quick_check(1)")
     if found != "ok":
         return Check("content", "critical", str(found), "Restore a backup with 'penstock restore'.")
     return Check("content", "ok", "quick_check found nothing wrong")

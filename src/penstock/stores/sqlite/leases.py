@@ -9,7 +9,12 @@ import apsw
 from penstock.clock import Micros, micros
 from penstock.model import Instance, Lease
 from penstock.stores import queries
-from penstock.stores.sqlite.connection import ReaderPool
+from penstock.stores.sqlite.connection import (
+    ReaderPool,
+    fetch_all,
+    fetch_one,
+    fetch_value,
+)
 from penstock.stores.sqlite.liveness import Leasing
 
 SQL = queries.load("penstock.stores.sqlite", "leases.sql")
@@ -24,7 +29,7 @@ class SqliteLeaseWriter:
     def acquire(self, name: str, *, owner: str, seconds: float) -> Lease | None:
         if find_holder(self._connection, name, self._leasing) is not None:
             return None
-        token = self._connection.execute(NEXT_TOKEN).get
+        token = fetch_value(self._connection, NEXT_TOKEN)
         self._connection.execute(
             SQL["put_lease"],
             (
@@ -43,17 +48,21 @@ class SqliteLeaseWriter:
         return [
             lease
             for lease in leases
-            if self._connection.execute(
-                SQL["renew_lease"], (lease.name, lease.token, until, self._leasing.boot_id)
-            ).fetchone()
+            if fetch_one(
+                self._connection,
+                SQL["renew_lease"],
+                (lease.name, lease.token, until, self._leasing.boot_id),
+            )
         ]
 
     def release(self, lease: Lease) -> bool:
-        row = self._connection.execute(SQL["release_lease"], (lease.name, lease.token)).fetchone()
+        row = fetch_one(self._connection, SQL["release_lease"], (lease.name, lease.token))
         return row is not None
 
     def is_held(self, lease: Lease) -> bool:
-        return self._connection.execute(SQL["has_token"], (lease.name, lease.token)).get is not None
+        return (
+            fetch_value(self._connection, SQL["has_token"], (lease.name, lease.token)) is not None
+        )
 
 
 class SqliteLeaseReader:
@@ -72,7 +81,7 @@ class SqliteInstanceWriter:
         self._leasing = leasing
 
     def add(self, name: str, *, position: int, now: Micros) -> Instance:
-        number: int = self._connection.execute(NEXT_TOKEN).get
+        number: int = fetch_value(self._connection, NEXT_TOKEN)
         self._connection.execute(
             SQL["insert_instance"], (number, name, self._leasing.boot_id, now, position)
         )
@@ -82,9 +91,9 @@ class SqliteInstanceWriter:
         self, instance: Instance, *, position: int, poll_latency_ms: float, now: Micros
     ) -> None:
         latency_us = round(poll_latency_ms * 1000)
-        row = self._connection.execute(
-            SQL["report_instance"], (instance.id, now, position, latency_us)
-        ).fetchone()
+        row = fetch_one(
+            self._connection, SQL["report_instance"], (instance.id, now, position, latency_us)
+        )
         if row is None:
             # Dropped while this process was suspended, or the database was restored.
             self._connection.execute(
@@ -95,7 +104,7 @@ class SqliteInstanceWriter:
     def forget(self, *, now: Micros, after_seconds: float) -> int:
         dead = [
             row[0]
-            for row in self._connection.execute(SQL["list_instances"]).fetchall()
+            for row in fetch_all(self._connection, SQL["list_instances"])
             if not _is_alive(row[0], row[6], self._leasing) or row[3] <= now - micros(after_seconds)
         ]
         for number in dead:
@@ -108,7 +117,7 @@ class SqliteInstanceReader:
         self._pool = pool
         self._leasing = leasing
 
-    def list(self) -> list[Instance]:
+    def alive(self) -> list[Instance]:
         with self._pool.read() as connection:
             return [
                 Instance(number, name, started_at, seen_at, position, latency_us / 1000)
@@ -119,12 +128,12 @@ class SqliteInstanceReader:
             ]
 
     def lowest_position(self) -> int | None:
-        return min((instance.position for instance in self.list()), default=None)
+        return min((instance.position for instance in self.alive()), default=None)
 
 
 def find_holder(connection: apsw.Connection, name: str, leasing: Leasing) -> str | None:
     """Who holds the lease: not one whose time is over, or whose process or boot has ended."""
-    row = connection.execute(SQL["get_lease"], (name,)).fetchone()
+    row = fetch_one(connection, SQL["get_lease"], (name,))
     if row is None:
         return None
     owner, instance, _, boot, expires_at = row

@@ -15,7 +15,10 @@ import msgspec
 
 from penstock.clock import Micros
 from penstock.errors import InvalidInput, SchemaTooNew, SchemaTooOld
-from penstock.stores.sqlite.connection import translated
+from penstock.stores.sqlite.connection import (
+    fetch_value,
+    translated,
+)
 
 _FILE = re.compile(r"^(\d{4})_(\w+)\.(up|down)\.sql$")
 _READABLE_FROM = re.compile(r"^-- readable from (\d+)$", re.MULTILINE)
@@ -50,7 +53,7 @@ def migrations() -> list[Migration]:
 def current_version(connection: apsw.Connection) -> int:
     if not _has_schema_table(connection):
         return 0
-    return int(connection.execute("SELECT coalesce(max(version), 0) FROM penstock_schema").get)
+    return int(fetch_value(connection, "SELECT coalesce(max(version), 0) FROM penstock_schema"))
 
 
 def history(connection: apsw.Connection) -> list[tuple[int, str, Micros]]:
@@ -67,7 +70,7 @@ def prepare(connection: apsw.Connection, path: Path, *, auto: bool, now: Micros)
         version = current_version(connection)
         known = migrations()[-1].version
         if version > known:
-            needed = int(connection.execute("SELECT max(readable_from) FROM penstock_schema").get)
+            needed = int(fetch_value(connection, "SELECT max(readable_from) FROM penstock_schema"))
             if needed > known:
                 raise SchemaTooNew(
                     f"{path} has schema version {version}; this penstock knows {known}."
@@ -88,7 +91,7 @@ def upgrade(connection: apsw.Connection, path: Path, *, to: int | None, now: Mic
     for step in steps:
         if step.version > target:
             break
-        with translated(path), _exclusive(connection):
+        with translated(path), _Exclusive(connection):
             # Another process may have made the step while this one waited for the lock.
             if current_version(connection) >= step.version:
                 continue
@@ -115,7 +118,7 @@ def downgrade(connection: apsw.Connection, path: Path, *, to: int) -> list[str]:
     for step in reversed(steps):
         if step.version <= to:
             break
-        with translated(path), _exclusive(connection):
+        with translated(path), _Exclusive(connection):
             if current_version(connection) < step.version:
                 continue
             connection.execute(step.down)
@@ -127,11 +130,11 @@ def downgrade(connection: apsw.Connection, path: Path, *, to: int) -> list[str]:
 
 
 def _has_schema_table(connection: apsw.Connection) -> bool:
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'penstock_schema'").get
+    found = fetch_value(connection, "SELECT 1 FROM sqlite_master WHERE name = 'penstock_schema'")
     return found is not None
 
 
-class _exclusive:
+class _Exclusive:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
 

@@ -19,7 +19,13 @@ from penstock.ports import Capabilities
 from penstock.settings import Settings
 from penstock.stores.sqlite import backup, doctor, migrate
 from penstock.stores.sqlite.checkpoint import Checkpointer
-from penstock.stores.sqlite.connection import Database, ReaderPool, translated
+from penstock.stores.sqlite.connection import (
+    Database,
+    ReaderPool,
+    fetch_all,
+    fetch_value,
+    translated,
+)
 from penstock.stores.sqlite.consumers import SqliteConsumerReader
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
@@ -94,7 +100,7 @@ class SqliteStore:
     def query(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         with self._pool.read() as connection:
             try:
-                return connection.execute(sql, parameters).fetchall()
+                return fetch_all(connection, sql, parameters)
             except apsw.ReadOnlyError as error:
                 raise StatementFailed(
                     "This connection only reads.", hint="Write with hub.transaction()."
@@ -130,7 +136,7 @@ class SqliteStore:
         connection = self._database.connect()
         try:
             with translated(self._database.path):
-                return str(connection.execute(SQL["new_generation"]).get)
+                return str(fetch_value(connection, SQL["new_generation"]))
         finally:
             connection.close()
 

@@ -33,7 +33,12 @@ from penstock.model import (
     Topic,
 )
 from penstock.stores import queries
-from penstock.stores.sqlite.connection import ReaderPool
+from penstock.stores.sqlite.connection import (
+    ReaderPool,
+    fetch_all,
+    fetch_one,
+    fetch_value,
+)
 
 SQL = queries.load("penstock.stores.sqlite", "topics.sql")
 
@@ -96,7 +101,7 @@ class TopicNames:
 
 
 def log_state(connection: apsw.Connection) -> LogState:
-    epoch, last_id, last_at = connection.execute(SQL["log_state"]).fetchone()
+    epoch, last_id, last_at = fetch_one(connection, SQL["log_state"])
     return LogState(epoch, last_id, last_at)
 
 
@@ -215,35 +220,35 @@ class SqliteTopicWriter:
         return len(self._rows)
 
     def create(self, name: str, retention: Retention, *, now: Micros) -> Topic:
-        row = self._connection.execute(
-            SQL["create_topic"], (name, now, msgspec.json.encode(retention))
-        ).fetchone()
+        row = fetch_one(
+            self._connection, SQL["create_topic"], (name, now, msgspec.json.encode(retention))
+        )
         if row is None:
             raise TopicExists(f"The topic {name!r} exists.")
         self._pending[name] = row[0]
         return self._get(name)
 
     def configure(self, name: str, retention: Retention) -> Topic:
-        row = self._connection.execute(
-            SQL["configure_topic"], (name, msgspec.json.encode(retention))
-        ).fetchone()
+        row = fetch_one(
+            self._connection, SQL["configure_topic"], (name, msgspec.json.encode(retention))
+        )
         if row is None:
             raise TopicNotFound(f"There is no topic {name!r}.")
         return self._get(name)
 
     def delete(self, name: str, *, now: Micros) -> None:
         self._settle()
-        if self._connection.execute(SQL["delete_topic"], (name, now)).fetchone() is None:
+        if fetch_one(self._connection, SQL["delete_topic"], (name, now)) is None:
             raise TopicNotFound(f"There is no topic {name!r}.")
 
     def trim(self, name: str, through: int) -> None:
         self._settle()
-        if self._connection.execute(SQL["trim_topic"], (name, through)).fetchone() is None:
+        if fetch_one(self._connection, SQL["trim_topic"], (name, through)) is None:
             raise TopicNotFound(f"There is no topic {name!r}.")
 
     def sweep(self, name: str, retention: Retention, *, now: Micros, limit: int) -> Swept:
         self._settle()
-        state = self._connection.execute(SQL["sweep_state"], (name,)).fetchone()
+        state = fetch_one(self._connection, SQL["sweep_state"], (name,))
         if state is None:
             return Swept(0, 0)
         topic_id, messages, size, deleted_through, deleted_at = state
@@ -294,9 +299,9 @@ class SqliteTopicWriter:
         known = self._pending.get(name)
         if known is not None:
             return known
-        row = self._connection.execute(SQL["topic_id"], (name,)).fetchone()
+        row = fetch_one(self._connection, SQL["topic_id"], (name,))
         if row is None:
-            row = self._connection.execute(SQL["insert_topic"], (name, self._at)).fetchone()
+            row = fetch_one(self._connection, SQL["insert_topic"], (name, self._at))
         number: int = row[0]
         self._pending[name] = number
         return number
@@ -307,7 +312,7 @@ class SqliteTopicWriter:
         """The receipt of an earlier message under the key; else the key is taken for this one."""
         key = message.idempotency_key
         digest = codec.digest(message.type, message.key, message.headers, message.body)
-        row = self._connection.execute(SQL["find_key"], (topic_id, key, self._at)).fetchone()
+        row = fetch_one(self._connection, SQL["find_key"], (topic_id, key, self._at))
         if row is None:
             self._connection.execute(
                 SQL["remember_key"],
@@ -326,7 +331,7 @@ class SqliteTopicWriter:
         self._touched = {}
 
     def _get(self, name: str) -> Topic:
-        return _topic(self._connection.execute(SQL["get_topic"], (name,)).fetchone())
+        return _topic(fetch_one(self._connection, SQL["get_topic"], (name,)))
 
     def _hold(self, topic: str, retention: Retention) -> int | None:
         """How far the slowest consumer with a hold on the topic has come; 0 if one is unknown."""
@@ -346,10 +351,10 @@ class SqliteTopicReader:
 
     def get(self, name: str) -> Topic | None:
         with self._pool.read() as connection:
-            row = connection.execute(SQL["get_topic"], (name,)).fetchone()
+            row = fetch_one(connection, SQL["get_topic"], (name,))
         return None if row is None or row[8] is not None else _topic(row)
 
-    def list(self, pattern: Pattern | None = None) -> list[Topic]:
+    def find(self, pattern: Pattern | None = None) -> list[Topic]:
         with self._pool.read() as connection:
             topics = [_topic(row) for row in connection.execute(SQL["list_topics"])]
         return topics if pattern is None else [t for t in topics if pattern.matches(t.name)]
@@ -380,11 +385,11 @@ class SqliteTopicReader:
                 return log, Chunk([], after, log.epoch)
             numbers = self._few(connection, patterns)
             if numbers is None:
-                rows = connection.execute(SQL["read_tail_all"], (after, limit)).fetchall()
+                rows = fetch_all(connection, SQL["read_tail_all"], (after, limit))
             else:
-                rows = connection.execute(
-                    SQL["read_tail_some"], (after, json.dumps(numbers), limit)
-                ).fetchall()
+                rows = fetch_all(
+                    connection, SQL["read_tail_some"], (after, json.dumps(numbers), limit)
+                )
             names = self._names.names
             if any(row[1] not in names for row in rows):
                 self._names.refresh(connection)
@@ -413,7 +418,7 @@ class SqliteTopicReader:
 
     def oldest_at(self) -> Micros | None:
         with self._pool.read() as connection:
-            row = connection.execute(SQL["probe_at"], (0,)).fetchone()
+            row = fetch_one(connection, SQL["probe_at"], (0,))
         return None if row is None else int(row[1])
 
     def offset_at(self, at: Micros) -> int:
@@ -422,7 +427,7 @@ class SqliteTopicReader:
             low, high = 0, log_state(connection).last_id
             while low < high:
                 middle = (low + high) // 2 + 1
-                row = connection.execute(SQL["probe_at"], (middle,)).fetchone()
+                row = fetch_one(connection, SQL["probe_at"], (middle,))
                 if row is None or row[1] >= at:
                     high = middle - 1
                 else:
@@ -440,20 +445,18 @@ class SqliteTopicReader:
             first = self._first_after(connection, numbers, after)
             if first is None:
                 return None
-            return _message(
-                connection.execute(SQL["message_by_id"], (first,)).fetchone(), log.epoch
-            )
+            return _message(fetch_one(connection, SQL["message_by_id"], (first,)), log.epoch)
 
     def count_after(self, pattern: Pattern, after: int) -> int:
         with self._pool.read() as connection:
             _, numbers = self._enter(connection, pattern)
             return sum(
-                connection.execute(SQL["count_after"], (number, after)).get for number in numbers
+                fetch_value(connection, SQL["count_after"], (number, after)) for number in numbers
             )
 
     def needs_sweep(self, default: Retention, *, now: Micros) -> list[str]:
         with self._pool.read() as connection:
-            rows = connection.execute(SQL["needs_sweep"]).fetchall()
+            rows = fetch_all(connection, SQL["needs_sweep"])
         due = []
         for row in rows:
             name, retention, messages, size, deleted_at, deleted_through, oldest, at, expires = row
@@ -491,7 +494,7 @@ class SqliteTopicReader:
         log: LogState,
     ) -> tuple[int, list[Message]]:
         """Messages of these topics by id, and how far the scan came."""
-        first = connection.execute(SQL["probe_at"], (after + 1,)).fetchone()
+        first = fetch_one(connection, SQL["probe_at"], (after + 1,))
         if first is None:
             return log.last_id, []
         upper = min(log.last_id, first[0] + SCAN_MAX)
@@ -537,7 +540,7 @@ class SqliteTopicReader:
     def _first_after(
         self, connection: apsw.Connection, numbers: list[int], after: int
     ) -> int | None:
-        firsts = (connection.execute(SQL["first_after"], (n, after)).get for n in numbers)
+        firsts = (fetch_value(connection, SQL["first_after"], (n, after)) for n in numbers)
         return min((first for first in firsts if first is not None), default=None)
 
 

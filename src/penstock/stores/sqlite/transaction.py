@@ -10,7 +10,13 @@ from typing import Any
 import apsw
 
 from penstock.errors import OutcomeUnknown, StatementRefused, StoreReplaced
-from penstock.stores.sqlite.connection import WRITER_CACHE_KIB, Database, translate, translated
+from penstock.stores.sqlite.connection import (
+    WRITER_CACHE_KIB,
+    Database,
+    fetch_all,
+    translate,
+    translated,
+)
 from penstock.stores.sqlite.consumers import SqliteConsumerWriter
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
 from penstock.stores.sqlite.liveness import Leasing
@@ -63,7 +69,7 @@ class SqliteTransaction:
         self._is_user = True
         self._refused = ""
         try:
-            return self._connection.execute(sql, parameters).fetchall()
+            return fetch_all(self._connection, sql, parameters)
         except apsw.AuthError as error:
             raise StatementRefused(f"{self._refused} is not allowed in a transaction.") from error
         except apsw.Error as error:

@@ -14,7 +14,11 @@ from pathlib import Path
 import apsw
 
 from penstock.errors import StoreError
-from penstock.stores.sqlite.connection import Database, translated
+from penstock.stores.sqlite.connection import (
+    Database,
+    fetch_value,
+    translated,
+)
 
 if sys.platform == "linux":
     from inotify_simple import INotify, flags, parse_events
@@ -116,7 +120,7 @@ class SqliteWake:
             else:
                 self._database.check_present()
             with translated(self._database.path):
-                version = self._connection.execute("PRAGMA data_version").get
+                version = fetch_value(self._connection, "PRAGMA data_version")
         except StoreError:
             # Let whoever looks next see the error itself; open anew when the file is back.
             if self._connection is not None:
@@ -125,4 +129,4 @@ class SqliteWake:
             return True
         changed = version != self._version
         self._version = version
-        return changed
+        return bool(changed)
