@@ -198,8 +198,9 @@ class Committer(Service):
         return group
 
     def _commit(self, group: list[Operation[Any]]) -> None:
+        appended, count = None, 0
         try:
-            self._attempt(group)
+            appended, count = self._attempt(group)
         except (OutcomeUnknown, StoreBusy, StoreReplaced) as error:
             # Nothing of the group is acknowledged; running it again would not help, or repeat.
             self._fail(group, error)
@@ -211,9 +212,14 @@ class Committer(Service):
                     operation.result, operation.error = _UNSET, None
                     self._commit([operation])
                 return
-        self._answer(group)
+        # What goes wrong from here on is no reason to write again: it is on disk.
+        try:
+            if count:
+                self._tell(appended, count)
+        finally:
+            self._answer(group)
 
-    def _attempt(self, group: list[Operation[Any]]) -> None:
+    def _attempt(self, group: list[Operation[Any]]) -> tuple[list[Message] | None, int]:
         started = time.perf_counter()
         if self._writer is None:
             self._writer = self._store.open_writer()
@@ -221,20 +227,22 @@ class Committer(Service):
             self._run(transaction, group)
             appended = transaction.topics.appended() if self.on_appended is not None else None
             count = transaction.topics.appended_count
-        if appended is not None:
-            self.announce(appended)
-        elif count:
-            self._store.ring()
-            if self.on_commit is not None:
-                self.on_commit(count)
-        if count:
-            self._telemetry.count("published", count)
         self._telemetry.emit(
             "commit",
             operations=len(group),
             messages=count,
             seconds=time.perf_counter() - started,
         )
+        return appended, count
+
+    def _tell(self, appended: list[Message] | None, count: int) -> None:
+        self._telemetry.count("published", count)
+        if appended is not None:
+            self.announce(appended)
+            return
+        self._store.ring()
+        if self.on_commit is not None:
+            self.on_commit(count)
 
     def _run(self, transaction: Transaction, group: list[Operation[Any]]) -> None:
         now = self._clock.now()

@@ -53,7 +53,10 @@ class Telemetry:
         if event in _WARN:
             logger.warning("%s %s", event, measurements)
         for handler in self._handlers:
-            handler(event, measurements)
+            try:
+                handler(event, measurements)
+            except Exception:
+                logger.exception("A telemetry handler failed on %s", event)
 
     def count(self, name: str, by: int = 1) -> None:
         with self._lock:

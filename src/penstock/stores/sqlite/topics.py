@@ -143,10 +143,11 @@ class SqliteTopicWriter:
             self._names.add(self._pending)
 
     def mark(self) -> tuple[Any, ...]:
-        return self._last_id, self._touched.copy(), self._pending.copy(), len(self._rows)
+        counted = self._touched.copy(), self._pending.copy(), len(self._rows)
+        return self._log, self._at, self._last_id, *counted
 
     def return_to(self, mark: tuple[Any, ...]) -> None:
-        self._last_id, self._touched, self._pending, rows = mark
+        self._log, self._at, self._last_id, self._touched, self._pending, rows = mark
         del self._rows[rows:]
 
     # The port
