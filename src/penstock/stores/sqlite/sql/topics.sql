@@ -14,10 +14,13 @@ RETURNING epoch || '-' || generation;
 -- next_token --
 UPDATE penstock_log SET last_token = last_token + 1 RETURNING last_token;
 
--- insert_message --
+-- insert_messages --
 INSERT INTO penstock_messages
     (id, topic_id, created_at, expires_at, type, key, encoding, headers, message_id, producer, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- message_row --
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- topic_id --
 SELECT id FROM penstock_topics WHERE name = ?;
@@ -29,13 +32,14 @@ RETURNING id;
 -- count_appended --
 -- Publishing under a deleted name starts the topic again, as a new one above deleted_through.
 UPDATE penstock_topics
-SET appended = appended + ?2,
-    appended_bytes = appended_bytes + ?3,
-    last_id = ?4,
-    created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE ?5 END,
+SET appended = appended + (new.value ->> 1),
+    appended_bytes = appended_bytes + (new.value ->> 2),
+    last_id = new.value ->> 3,
+    created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE ?2 END,
     retention = CASE WHEN deleted_at IS NULL THEN retention END,
     deleted_at = NULL
-WHERE id = ?1;
+FROM json_each(?1) AS new
+WHERE penstock_topics.id = new.value ->> 0;
 
 -- find_key --
 SELECT message_id, created_at, digest
@@ -87,7 +91,13 @@ WHERE name = ?1 AND deleted_at IS NULL
 RETURNING id;
 
 -- trim_topic --
-UPDATE penstock_topics SET deleted_through = max(deleted_through, min(?2, last_id))
+-- To the topic's own message, not to another topic's id between two of its messages: whoever has
+-- that message has lost nothing.
+UPDATE penstock_topics
+SET deleted_through = max(deleted_through, coalesce((
+    SELECT max(m.id) FROM penstock_messages AS m
+    WHERE m.topic_id = penstock_topics.id AND m.id <= ?2
+), 0))
 WHERE name = ?1 AND deleted_at IS NULL
 RETURNING id;
 
