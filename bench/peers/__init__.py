@@ -1,0 +1,1 @@
+"""What penstock is measured against, each as its own users would have it."""
