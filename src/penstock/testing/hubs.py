@@ -1,0 +1,40 @@
+"""Hubs for tests: private, in memory, gone at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Clock
+from penstock.hub import Hub
+from penstock.settings import load
+
+
+def memory_hub(*, clock: Clock | None = None, **settings: Any) -> Hub:
+    """A hub on a private store in memory, with the defaults whatever the environment says.
+
+    Use it as a context manager, or close it: `with memory_hub() as hub`.
+    """
+    return Hub(load("memory:", environ={}, **settings), clock)
+
+
+@contextmanager
+def override(hub: Hub, url: str = "memory:", **settings: Any) -> Iterator[Hub]:
+    """Put a program's own hub on another store inside the block, by default on an empty one.
+
+    What the hub had open stays open and is used again afterwards. Iterators made inside the block
+    end with it.
+    """
+    own_settings, own_runtime = hub.settings, hub._runtime
+    hub.settings = msgspec.structs.replace(own_settings, url=url, **settings)
+    hub._runtime = None
+    try:
+        yield hub
+    finally:
+        inside, hub._runtime = hub._runtime, own_runtime
+        hub.settings = own_settings
+        if inside is not None:
+            inside.close()

@@ -1,0 +1,66 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import penstock
+from penstock.testing import FakeClock, memory_hub
+from tests.factories import hub_on
+
+settings.register_profile(
+    "penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("penstock")
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the machine the tests run on reaches them."""
+    for name in list(os.environ):
+        if name.startswith("PENSTOCK_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a hub's file may be."""
+    return tmp_path / "hub.db"
+
+
+@pytest.fixture
+def open_hub(path: Path) -> Iterator[Callable[..., penstock.Hub]]:
+    """Hubs on one file, closed at the end: `open_hub(clock=…, setting=…)`."""
+    hubs: list[penstock.Hub] = []
+
+    def open_one(**arguments: Any) -> penstock.Hub:
+        hubs.append(hub_on(path, **arguments))
+        return hubs[-1]
+
+    yield open_one
+    for hub in hubs:
+        hub.close()
+
+
+@pytest.fixture
+def hub(open_hub: Callable[..., penstock.Hub]) -> penstock.Hub:
+    """A hub on a file, on the real clock."""
+    return open_hub()
+
+
+@pytest.fixture
+def memory() -> Iterator[penstock.Hub]:
+    """A hub on a private store."""
+    with memory_hub() as hub:
+        yield hub

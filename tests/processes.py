@@ -1,0 +1,107 @@
+"""Other processes, for what only a second process can show."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from types import TracebackType
+
+DEADLINE_SECONDS = 30.0
+
+
+class Child:
+    """A Python process that runs `code`, says lines on its standard output and hears them."""
+
+    def __init__(self, code: str, *arguments: object, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**os.environ, **environment},
+        )
+        self._heard = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def hear(self) -> str:
+        """The next line it says."""
+        out = self._process.stdout
+        assert out is not None
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while "\n" not in self._heard:
+            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, "the child said nothing in time"
+            piece = os.read(out.fileno(), 65536).decode()
+            assert piece, f"the child ended with {self._process.wait()} without a word"
+            self._heard += piece
+        line, self._heard = self._heard.split("\n", 1)
+        return line
+
+    def tell(self, line: str = "") -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def stop(self) -> None:
+        """As a debugger or Ctrl-Z does."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self) -> int:
+        return self._process.wait(DEADLINE_SECONDS)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass
+
+
+def in_fork(work: object) -> int:
+    """Run `work()` in a forked child. Returns its exit status: 0 if it returned."""
+    import traceback
+    import warnings
+
+    with warnings.catch_warnings():
+        # Python 3.12 warns that threads are running; that they are is what is tested.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            work()  # type: ignore[operator]
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - the parent only sees the status
+            traceback.print_exc()
+            os._exit(1)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError("the forked child did not end in time")
