@@ -48,7 +48,7 @@ class SqliteConsumerWriter:
         self._connection.execute(SQL["accept_loss"], (name, subscription, floor))
 
     def seek(self, name: str, subscription: str, *, position: int, floor: int, now: Micros) -> None:
-        self._refuse_if_held(name, subscription)
+        self._take_from_late_holder(name, subscription)
         row = fetch_one(
             self._connection, SQL["seek_consumer"], (name, subscription, position, floor, now)
         )
@@ -62,7 +62,7 @@ class SqliteConsumerWriter:
             where = "" if subscription is None else f" on {subscription!r}"
             raise ConsumerNotFound(f"There is no consumer {name!r}{where}.")
         for found in doomed:
-            self._refuse_if_held(name, found)
+            self._take_from_late_holder(name, found)
         for found in doomed:
             self._connection.execute(SQL["delete_consumer"], (name, found))
         return len(doomed)
@@ -71,13 +71,15 @@ class SqliteConsumerWriter:
         if not self._leases.is_held(lease):
             raise LeaseLost(f"{lease.name} was taken over by somebody else.")
 
-    def _refuse_if_held(self, name: str, subscription: str) -> None:
+    def _take_from_late_holder(self, name: str, subscription: str) -> None:
+        """Refuse if it is held. A lease that has run out is void: its holder may still wake up."""
         holder = find_holder(self._connection, consumer_lease(name, subscription), self._leasing)
         if holder is not None:
             raise ConsumerBusy(
                 f"The consumer {name!r} on {subscription!r} is held by {holder}.",
                 hint="Stop that follower first.",
             )
+        self._leases.revoke(consumer_lease(name, subscription))
 
 
 class SqliteConsumerReader:

@@ -59,6 +59,9 @@ class SqliteLeaseWriter:
         row = fetch_one(self._connection, SQL["release_lease"], (lease.name, lease.token))
         return row is not None
 
+    def revoke(self, name: str) -> None:
+        self._connection.execute(SQL["revoke_lease"], (name,))
+
     def is_held(self, lease: Lease) -> bool:
         return (
             fetch_value(self._connection, SQL["has_token"], (lease.name, lease.token)) is not None

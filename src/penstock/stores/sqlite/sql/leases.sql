@@ -14,6 +14,9 @@ RETURNING name;
 DELETE FROM penstock_leases WHERE name = ? AND token = ?
 RETURNING name;
 
+-- revoke_lease --
+DELETE FROM penstock_leases WHERE name = ?;
+
 -- has_token --
 SELECT 1 FROM penstock_leases WHERE name = ? AND token = ?;
 
