@@ -9,11 +9,10 @@ from typing import Any
 
 import apsw
 
-from penstock.errors import OutcomeUnknown, StatementRefused, StoreReplaced
+from penstock.errors import OutcomeUnknown, StatementRefused, StoreReplaced, TransactionError
 from penstock.stores.sqlite.connection import (
     WRITER_CACHE_KIB,
     Database,
-    fetch_all,
     translate,
     translated,
 )
@@ -66,16 +65,26 @@ class SqliteTransaction:
         connection.authorizer = self._authorize
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        self.check_open()
         self._is_user = True
         self._refused = ""
         try:
-            return fetch_all(self._connection, sql, parameters)
+            # A statement from the cache is not authorised again: penstock's own must not be found.
+            return self._connection.execute(sql, parameters, can_cache=False).fetchall()
         except apsw.AuthError as error:
             raise StatementRefused(f"{self._refused} is not allowed in a transaction.") from error
         except apsw.Error as error:
             raise translate(error, "the database") from error
         finally:
             self._is_user = False
+
+    def check_open(self) -> None:
+        """After a statement that rolled everything back, the next would be committed by itself."""
+        if not self._connection.in_transaction:
+            raise TransactionError(
+                "The database has rolled the transaction back.",
+                hint="A statement such as INSERT OR ROLLBACK ended it, or the disk is full.",
+            )
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -152,6 +161,7 @@ class SqliteWriter:
         assert self._transaction is not None
         assert self._connection is not None
         try:
+            self._transaction.check_open()
             with translated(self._database.path):
                 self._transaction.topics.flush()
             try:
