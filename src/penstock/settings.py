@@ -147,21 +147,45 @@ def load(
     **arguments: Any,
 ) -> Settings:
     """The settings in force, from all sources. Arguments that are None count as not given."""
-    environ = os.environ if environ is None else environ
-    if url is not None:
-        arguments["url"] = url
-    layers = [
-        ("file", _from_file(file or environ.get("PENSTOCK_CONFIG"))),
-        ("environment", _from_environment(environ)),
-        ("arguments", {k: v for k, v in arguments.items() if v is not None}),
-    ]
     given: dict[str, Any] = {}
-    for source, values in layers:
+    for source, values in _layers(url, file, environ, arguments):
         for name, value in values.items():
             _check_known(name, source)
             given[name] = _convert(name, value, source)
     profile = given.get("profile", "default")
     return _build({**PROFILES[profile], **given})
+
+
+def sources(
+    url: str | None = None,
+    *,
+    file: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    **arguments: Any,
+) -> dict[str, str]:
+    """Where each setting's value comes from, when `load` is called like this."""
+    settings = load(url, file=file, environ=environ, **arguments)
+    found = dict.fromkeys(FIELDS, "default")
+    found.update(dict.fromkeys(PROFILES[settings.profile], f"profile {settings.profile}"))
+    for source, values in _layers(url, file, environ, arguments):
+        found.update(dict.fromkeys(values, source))
+    return found
+
+
+def _layers(
+    url: str | None,
+    file: str | os.PathLike[str] | None,
+    environ: Mapping[str, str] | None,
+    arguments: dict[str, Any],
+) -> list[tuple[str, dict[str, Any]]]:
+    """What was said and where, the last word last."""
+    environ = os.environ if environ is None else environ
+    said = {**arguments, "url": url}
+    return [
+        ("file", _from_file(file or environ.get("PENSTOCK_CONFIG"))),
+        ("environment", dict(_from_environment(environ))),
+        ("arguments", {name: value for name, value in said.items() if value is not None}),
+    ]
 
 
 def _from_file(path: str | os.PathLike[str] | None) -> dict[str, Any]:

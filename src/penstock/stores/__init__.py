@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import urllib.parse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from penstock.clock import Clock
-from penstock.errors import InvalidURL
+from penstock.clock import Clock, SystemClock
+from penstock.errors import InvalidURL, PenstockError, Unsupported
 from penstock.ports import Store
 from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.model import Check
+    from penstock.stores.sqlite.schema import Schema
 
 SCHEMES = ("sqlite", "memory")
 
@@ -42,3 +47,21 @@ def open_store(settings: Settings, clock: Clock) -> Store:
     if scheme == "memory":
         return SqliteStore.in_memory(settings, clock)
     return SqliteStore(Path(path).absolute(), settings, clock)
+
+
+def open_migrations(settings: Settings, clock: Clock | None = None) -> Schema:
+    """The schema behind the URL, also where a hub would refuse to open it."""
+    from penstock.stores.sqlite.schema import Schema
+
+    scheme, path = check_url(settings.url)
+    if scheme == "memory":
+        raise Unsupported("A memory: store has no schema to migrate.", hint="It is always new.")
+    return Schema(Path(path).absolute(), settings, clock or SystemClock())
+
+
+def check_unopened(settings: Settings, error: PenstockError) -> list[Check]:
+    """What can be told of a store that failed to open with this error, for `doctor`."""
+    from penstock.stores.sqlite import doctor
+
+    _, path = check_url(settings.url)
+    return doctor.check_unopened(Path(path).absolute(), error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import apsw
 
@@ -29,6 +30,44 @@ def checks(database: Database, pool: ReaderPool, wal_bytes_max: int) -> list[Che
         _content(database, pool),
         _wal(database, wal_bytes_max),
     ]
+
+
+def check_unopened(path: Path, error: PenstockError) -> list[Check]:
+    """The same list for a file that cannot be opened: what can be seen from outside is looked at,
+    the rest is critical for the reason given."""
+    unknown = "not checked: the database cannot be opened"
+    return [
+        _outside(path, error),
+        _access(path),
+        _sqlite_version(),
+        Check("open", "critical", error.message, error.hint),
+        *(
+            Check(name, "critical", unknown, error.hint)
+            for name in ("schema", "content", "write-ahead log", "write", "wake", "consumers")
+        ),
+    ]
+
+
+def _outside(path: Path, error: PenstockError) -> Check:
+    # stat only, as everywhere: nobody but SQLite opens the file.
+    if not path.parent.is_dir():
+        return Check("file", "critical", f"the folder {path.parent} does not exist", error.hint)
+    if not path.exists():
+        return Check("file", "critical", f"{path} does not exist", error.hint)
+    if not path.is_file():
+        return Check("file", "critical", f"{path} is not a file", error.hint)
+    return Check("file", "ok", f"{path}, {path.stat().st_size / 1e6:,.1f} MB")
+
+
+def _access(path: Path) -> Check:
+    for place in (path.parent, path):
+        if place.exists() and not os.access(place, os.R_OK | os.W_OK):
+            return Check(
+                "permissions", "critical", f"{place} is not writable", f"chmod u+rw {place}"
+            )
+    if not path.exists():
+        return Check("permissions", "critical", "not checked: there is no file", "")
+    return Check("permissions", "ok", f"{stat.S_IMODE(path.stat().st_mode):04o}, folder writable")
 
 
 def _file(database: Database) -> Check:

@@ -1,0 +1,19 @@
+"""The command line: one file for each group of commands."""
+
+from __future__ import annotations
+
+import sys
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
+
+def main() -> None:
+    """The entry point `penstock`."""
+    try:
+        from penstock.cli.app import app
+
+        app(prog_name="penstock")
+    except KeyboardInterrupt:
+        # Before a command has begun, which ends quietly by itself.
+        sys.exit(INTERRUPTED)

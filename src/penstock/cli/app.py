@@ -1,0 +1,71 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli import backup, consumers, doctor, follow, health, migrate, publish, topics
+from penstock.cli.layout import MainGroup
+from penstock.cli.session import Config, Json, Session, Url, epilog
+
+MESSAGES = "Messages"
+PLACES = "Topics and consumers"
+OPERATING = "Operating"
+
+app = typer.Typer(
+    name="penstock",
+    cls=MainGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    # A bug shows Python's own traceback, whole and without the values of variables.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=epilog(
+        (
+            "penstock follow orders                      # in one terminal",
+            "penstock publish orders '{\"id\": 1}'         # in another",
+            "penstock doctor                             # is all well?",
+        )
+    ),
+)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        import penstock
+
+        typer.echo(f"penstock {penstock.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def penstock(
+    context: typer.Context,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and end.",
+            callback=_print_version,
+            is_eager=True,
+            show_default=False,
+        ),
+    ] = False,
+) -> None:
+    """A durable messaging hub in one file: processes share topics without a server."""
+    context.obj = Session(url, config, json)
+
+
+publish.register(app, MESSAGES)
+follow.register(app, MESSAGES)
+app.add_typer(topics.app, name="topics", rich_help_panel=PLACES)
+app.add_typer(consumers.app, name="consumers", rich_help_panel=PLACES)
+health.register(app, OPERATING)
+doctor.register(app, OPERATING)
+backup.register(app, OPERATING)
+app.add_typer(migrate.app, name="migrate", rich_help_panel=OPERATING)

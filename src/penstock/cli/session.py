@@ -1,0 +1,178 @@
+"""One run of a command: which hub it is about, how it prints, and how it ends.
+
+Every command gets `--url`, `--config` and `--json`, which can also stand before its name. Errors
+that penstock knows end it with one line and a hint on standard error and exit code 1; Ctrl-C with
+130 and a closed pipe with 141, both without a word.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import INTERRUPTED, table
+from penstock.cli.layout import LaidOutCommand
+from penstock.errors import InvalidInput, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.hub import Hub
+    from penstock.settings import Settings
+
+FAILED = 1
+BROKEN_PIPE = 141
+OPTIONS_PANEL = "Options for every command"
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The hub: sqlite:///file.db, sqlite:////absolute/file.db or memory:. "
+        "Default: $PENSTOCK_URL, then sqlite:///penstock.db.",
+        rich_help_panel=OPTIONS_PANEL,
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A TOML file with settings. Default: $PENSTOCK_CONFIG, then penstock.toml here.",
+        rich_help_panel=OPTIONS_PANEL,
+        show_default=False,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print JSON for programs: one document, or one line for each message.",
+        rich_help_panel=OPTIONS_PANEL,
+        show_default=False,
+    ),
+]
+
+Command = Callable[..., None]
+
+
+class Session:
+    """What was asked for, before the command's own arguments."""
+
+    def __init__(
+        self, url: str | None = None, config: Path | None = None, is_json: bool = False
+    ) -> None:
+        self.url = url
+        self.config = config
+        self.is_json = is_json
+
+    def settings(self) -> Settings:
+        from penstock.settings import load
+
+        return load(self.url, file=self.config)
+
+    def connect(self, *, shows_warnings: bool = False) -> Hub:
+        """The hub, to be used in a `with`. Commands that stay may show what goes wrong meanwhile;
+        for the others, the error that ends them says it all."""
+        from penstock.hub import Hub
+
+        handler: logging.Handler = logging.NullHandler()
+        if shows_warnings:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("warning: %(message)s"))
+        logger = logging.getLogger("penstock")
+        logger.addHandler(handler)
+        logger.propagate = False
+        return Hub(self.settings())
+
+    def database_file(self) -> Path | None:
+        """The file behind the URL, whether or not it exists; None if it has none."""
+        from penstock.stores import check_url
+
+        _, path = check_url(self.settings().url)
+        return Path(path).absolute() if path else None
+
+
+def command(
+    app: typer.Typer, name: str, *, panel: str | None = None, examples: Sequence[str] = ()
+) -> Callable[[Command], Command]:
+    """Register a function as a command. It gets a `Session` before its own arguments."""
+
+    def register(function: Command) -> Command:
+        _, *own = inspect.signature(function, eval_str=True).parameters.values()
+
+        def run(
+            context: typer.Context, url: str | None, config: Path | None, json: bool, **values: Any
+        ) -> None:
+            before = context.find_object(Session) or Session()
+            session = Session(url or before.url, config or before.config, json or before.is_json)
+            with ending_well():
+                function(session, **values)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("context", keyword, annotation=typer.Context),
+            *(parameter.replace(kind=keyword) for parameter in own),
+            inspect.Parameter("url", keyword, default=None, annotation=Url),
+            inspect.Parameter("config", keyword, default=None, annotation=Config),
+            inspect.Parameter("json", keyword, default=False, annotation=Json),
+        ]
+        run.__name__ = function.__name__
+        run.__doc__ = function.__doc__
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        app.command(name, cls=LaidOutCommand, rich_help_panel=panel, epilog=epilog(examples))(run)
+        return function
+
+    return register
+
+
+def epilog(examples: Sequence[str]) -> str | None:
+    """Examples as they stand below a command's help."""
+    if not examples:
+        return None
+    lines = [example.replace("[", r"\[") for example in examples]
+    return "\n".join(["[bold]Examples[/bold]", *(f"  [cyan]{line}[/cyan]" for line in lines)])
+
+
+@contextmanager
+def ending_well() -> Iterator[None]:
+    """Turns what can go wrong into a line, a hint and an exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except PenstockError as error:
+        table.print_error(error)
+        raise typer.Exit(FAILED) from None
+    except BrokenPipeError:
+        drop_output()
+        raise typer.Exit(BROKEN_PIPE) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def drop_output() -> None:
+    """Nobody reads standard output any more: the interpreter must not fail on it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask before something is lost. Where nobody can answer, `--yes` must have been given."""
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput(
+            "This needs a confirmation, and standard input is no terminal.",
+            hint="Pass --yes if you mean it.",
+        )
+    typer.confirm(question, abort=True, err=True)
