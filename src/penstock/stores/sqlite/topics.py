@@ -19,6 +19,7 @@ from penstock.errors import (
     LogTrimmed,
     TopicExists,
     TopicNotFound,
+    TransactionError,
 )
 from penstock.model import (
     Chunk,
@@ -105,6 +106,15 @@ def log_state(connection: apsw.Connection) -> LogState:
     return LogState(epoch, last_id, last_at)
 
 
+def check_open(connection: apsw.Connection) -> None:
+    """After a statement that rolled everything back, the next would be committed by itself."""
+    if not connection.in_transaction:
+        raise TransactionError(
+            "The database has rolled the transaction back.",
+            hint="A statement such as INSERT OR ROLLBACK ended it, or the disk is full.",
+        )
+
+
 class SqliteTopicWriter:
     """Appends, collected per transaction: the log row and the counters are written at its end."""
 
@@ -155,6 +165,7 @@ class SqliteTopicWriter:
     def append(
         self, messages: Sequence[NewMessage], *, producer: str, now: Micros
     ) -> list[Receipt]:
+        check_open(self._connection)
         log = self._log or self._open_log(now)
         epoch, at, last_id = log.epoch, self._at, self._last_id
         ids, touched, rows = self._names.ids, self._touched, self._rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from penstock.errors import OutcomeUnknown, StatementRefused, StoreReplaced, TransactionError
+from penstock.errors import OutcomeUnknown, StatementRefused, StoreReplaced
 from penstock.stores.sqlite.connection import (
     WRITER_CACHE_KIB,
     Database,
@@ -19,7 +19,7 @@ from penstock.stores.sqlite.connection import (
 from penstock.stores.sqlite.consumers import SqliteConsumerWriter
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
 from penstock.stores.sqlite.liveness import Leasing
-from penstock.stores.sqlite.topics import SqliteTopicWriter, TopicNames
+from penstock.stores.sqlite.topics import SqliteTopicWriter, TopicNames, check_open
 from penstock.stores.sqlite.turnstile import Turnstile
 
 # The comments keep these apart from a user's COMMIT in the statement cache, which is not
@@ -65,7 +65,7 @@ class SqliteTransaction:
         connection.authorizer = self._authorize
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        self.check_open()
+        check_open(self._connection)
         self._is_user = True
         self._refused = ""
         try:
@@ -78,16 +78,9 @@ class SqliteTransaction:
         finally:
             self._is_user = False
 
-    def check_open(self) -> None:
-        """After a statement that rolled everything back, the next would be committed by itself."""
-        if not self._connection.in_transaction:
-            raise TransactionError(
-                "The database has rolled the transaction back.",
-                hint="A statement such as INSERT OR ROLLBACK ended it, or the disk is full.",
-            )
-
     @contextmanager
     def savepoint(self) -> Iterator[None]:
+        check_open(self._connection)
         mark = self.topics.mark()
         self._connection.execute(SAVEPOINT)
         try:
@@ -161,7 +154,7 @@ class SqliteWriter:
         assert self._transaction is not None
         assert self._connection is not None
         try:
-            self._transaction.check_open()
+            check_open(self._connection)
             with translated(self._database.path):
                 self._transaction.topics.flush()
             try:
