@@ -7,13 +7,17 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import penstock
 from bench.figures import Figure, percentile, show
 from bench.process import Link, Meter, Worker
 from bench.publish import publish_for, publish_while
-from bench.workload import PAYLOAD, TYPE, Arena, Sizes, url
+from bench.workload import PAYLOAD, TYPE, url
+
+if TYPE_CHECKING:
+    from bench.arena import Arena
+    from bench.workload import Sizes
 
 IN_FLIGHT = 128
 EVERY_MS = 10.0

@@ -8,13 +8,17 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import penstock
 from bench.figures import Figure, percentile, show
 from bench.process import Link, Meter, call
 from bench.publish import IN_FLIGHT, publish_so_many
-from bench.workload import PAYLOAD, TYPE, Arena, Sizes, url
+from bench.workload import PAYLOAD, TYPE, url
+
+if TYPE_CHECKING:
+    from bench.arena import Arena
+    from bench.workload import Sizes
 
 # Several, so that the index by topic grows in several places.
 TOPICS = tuple(f"topic-{number}" for number in range(10))

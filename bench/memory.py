@@ -7,7 +7,7 @@ import statistics
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,7 +15,11 @@ import penstock
 from bench.figures import Figure, show
 from bench.process import Link, call
 from bench.publish import IN_FLIGHT, publish_so_many
-from bench.workload import PAYLOAD, Arena, Sizes, url
+from bench.workload import PAYLOAD, url
+
+if TYPE_CHECKING:
+    from bench.arena import Arena
+    from bench.workload import Sizes
 
 FOLLOW_SECONDS = 60.0
 

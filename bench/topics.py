@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from bench import fairness, growth, machine, memory, publish, report, wake
+from bench import fairness, growth, machine, memory, publish, race, report, wake
+from bench.arena import Arena
 from bench.figures import Budget, Figure, Key
 from bench.process import ROOT
-from bench.workload import PAYLOAD, SIZES, Arena, Sizes
+from bench.workload import PAYLOAD, SIZES, Sizes
 
 DEFAULT_FOLDER = ROOT / ".bench"
 
@@ -31,7 +32,7 @@ class Subject:
 
 SUBJECTS = (
     Subject(
-        publish.against_redis,
+        race.against_redis,
         (
             Key(
                 "publish_inflight100_per_s",

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
@@ -23,7 +23,11 @@ import penstock
 from bench.figures import Figure, percentile, show
 from bench.process import Link, Meter, Worker, call
 from bench.publish import publish_so_many
-from bench.workload import PAYLOAD, TYPE, Arena, Sizes, url
+from bench.workload import PAYLOAD, TYPE, url
+
+if TYPE_CHECKING:
+    from bench.arena import Arena
+    from bench.workload import Sizes
 
 WARM_UP = 50
 PAUSE_MS = (1.0, 5.0)

@@ -1,16 +1,10 @@
-"""What is published, how much of it, and where."""
+"""What is published, and how much of it."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from bench.machine import filesystem_kind
 
 # As a canvas sends it: 250 bytes of JSON.
 PAYLOAD: dict[str, Any] = {
@@ -28,7 +22,6 @@ PAYLOAD: dict[str, Any] = {
 }
 TYPE = "object-update"
 DATABASE = "bench.db"
-MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 
 @dataclass(frozen=True)
@@ -113,28 +106,6 @@ SIZES = {
         memory_messages=500,
     ),
 }
-
-
-class Arena:
-    """Where databases are made: a folder on a real disk, one fresh folder for each."""
-
-    def __init__(self, root: Path, *, needs_disk: bool = True) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        self.root = root.resolve()
-        self.filesystem = filesystem_kind(self.root)
-        if needs_disk and self.filesystem in MEMORY_FILESYSTEMS:
-            raise SystemExit(
-                f"The folder for the databases is on {self.filesystem}, where fsync costs nothing. "
-                "Pass --dir with a folder on a real disk."
-            )
-
-    @contextmanager
-    def fresh(self) -> Iterator[Path]:
-        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.root))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def url(folder: str | Path) -> str:

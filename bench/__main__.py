@@ -1,0 +1,53 @@
+"""`python -m bench`: measures everything, prints it, and writes RESULTS.md.
+
+With `--quick` or `--json`, nothing is written: those are for looking, not for the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import load, report, topics
+from bench.arena import Arena
+from bench.workload import SIZES
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+SECTIONS = (
+    ("Topics", "python -m bench.topics", topics.KEYS),
+    ("Load", "python -m bench.load", load.KEYS),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    topics.add_arguments(parser)
+    options = parser.parse_args(arguments)
+    size = "quick" if options.quick else options.size
+    arena = Arena(options.dir, needs_disk=size != "tiny")
+    keys = [key for _, _, keys in SECTIONS for key in keys]
+    about = topics.context(arena, size, SIZES[size])
+    about["settings"] |= {"seconds": load.SECONDS[size]}
+    with Console(stderr=True).status("Measuring …") as status:
+
+        def begin(what: str) -> None:
+            status.update(f"Measuring {what} …")
+
+        figures = topics.run(arena, SIZES[size], {key.name for key in topics.KEYS}, begin)
+        figures |= load.run(arena, load.SECONDS[size], begin)
+    if options.json:
+        print(report.as_json(keys, figures, about))
+    else:
+        report.print_table(Console(), keys, figures)
+        if size == "full":
+            now = datetime.now(UTC)
+            RESULTS.write_text(report.as_markdown(SECTIONS, figures, about, now), encoding="utf-8")
+    return 1 if options.check and report.missed(keys, figures) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

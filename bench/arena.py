@@ -1,0 +1,35 @@
+"""Where databases are made."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.machine import filesystem_kind
+
+MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+
+
+class Arena:
+    """A folder on a real disk, and one fresh folder in it for each database."""
+
+    def __init__(self, root: Path, *, needs_disk: bool = True) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.root = root.resolve()
+        self.filesystem = filesystem_kind(self.root)
+        if needs_disk and self.filesystem in MEMORY_FILESYSTEMS:
+            raise SystemExit(
+                f"The folder for the databases is on {self.filesystem}, where fsync costs nothing. "
+                "Pass --dir with a folder on a real disk."
+            )
+
+    @contextmanager
+    def fresh(self) -> Iterator[Path]:
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.root))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
