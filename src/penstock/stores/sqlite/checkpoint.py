@@ -8,6 +8,7 @@ after which writing starts at its beginning again.
 from __future__ import annotations
 
 import os
+import threading
 
 import apsw
 
@@ -38,6 +39,7 @@ class Checkpointer:
         self._connection: apsw.Connection | None = None
         self._generation = 0
         self._turnstile = Turnstile(database.path)
+        self._lock = threading.Lock()
         self.pages = 0
         """In the write-ahead log after this process's last commit."""
 
@@ -46,20 +48,23 @@ class Checkpointer:
         return self.pages >= min(PASSIVE_PAGES, self._restart_pages)
 
     def run(self, *, force: bool = False) -> None:
-        connection = self._ready()
-        with translated(self._database.path):
-            if force or self.is_due:
+        with self._lock, translated(self._database.path):
+            connection = self._ready()
+            # A file that a slow reader made large stays large until somebody cuts it.
+            is_large = self._wal_bytes() > self._wal_bytes_max
+            if force or is_large or self.is_due:
                 pages = self._passive(connection)
-                if force or pages > self._restart_pages:
+                if force or is_large or pages > self._restart_pages:
                     pages = self._restart(connection, pages)
                 self.pages = pages
             self._vacuum(connection)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        self._turnstile.close()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            self._turnstile.close()
 
     def _ready(self) -> apsw.Connection:
         self._database.check_present()
