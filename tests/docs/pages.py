@@ -118,12 +118,16 @@ def _commands(block: Block, kind: str) -> list[Step]:
 
 def links(page: Path) -> list[str]:
     """Targets of the page's links, outside of code."""
-    text = re.sub(r"^( *)```.*?^\1```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^( *)```.*?^\1```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
     return _LINK.findall(re.sub(r"`[^`\n]*`", "", text))
 
 
 def anchors(page: Path) -> set[str]:
     """What a link can point to in a page, by GitHub's rules."""
-    text = re.sub(r"^( *)```.*?^\1```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^( *)```.*?^\1```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
     titles = [match[1] for match in map(_HEADING.match, text.splitlines()) if match]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

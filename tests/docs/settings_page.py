@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import typing
 
 import msgspec
@@ -17,11 +18,13 @@ PAGE = DOCS / "reference" / "settings.md"
 HEAD = """\
 # Settings
 
-Every limit of the program is a setting, with its unit in its name. Sources, later ones win: a profile, a TOML file, the
-environment, arguments of `penstock.connect()`. [How to use them](../howto/settings.md).
+Every limit of the program is a setting, with its unit in its name. Sources, later ones win: a
+profile, a TOML file, the environment, arguments of `penstock.connect()`.
+[How to use them](../howto/settings.md).
 
-Each setting `name` is `name = …` in `penstock.toml`, `PENSTOCK_NAME` in the environment and `connect(name=…)` in Python.
-A name that does not exist is refused with `InvalidSettings`, which proposes the nearest one.
+Each setting `name` is `name = …` in `penstock.toml`, `PENSTOCK_NAME` in the environment and
+`connect(name=…)` in Python. A name that does not exist is refused with `InvalidSettings`, which
+proposes the nearest one.
 
 This page is generated from `settings.py`; a test holds it equal.
 """
@@ -32,8 +35,7 @@ def render() -> str:
     parts = [HEAD]
     for title, names in _groups().items():
         parts.append(f"\n## {title}\n\n| setting | default | meaning |\n|---|---|---|\n")
-        for name in names:
-            parts.append(f"| `{name}` | {_default(name)} | {docs.get(name, '')} |\n")
+        parts += [f"| `{name}` | {_default(name)} | {docs.get(name, '')} |\n" for name in names]
     parts.append("\n## Profiles\n\n| setting | " + " | ".join(PROFILES) + " |\n")
     parts.append("|---|" + "---|" * len(PROFILES) + "\n")
     changed = dict.fromkeys(name for values in PROFILES.values() for name in values)
@@ -68,7 +70,7 @@ def _docstrings() -> dict[str, str]:
     body = ast.parse(inspect.getsource(settings)).body
     fields = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == "Settings").body
     found = {}
-    for field, following in zip(fields, fields[1:], strict=False):
+    for field, following in itertools.pairwise(fields):
         if isinstance(field, ast.AnnAssign) and isinstance(following, ast.Expr):
             name = typing.cast(ast.Name, field.target).id
             found[name] = typing.cast(str, ast.literal_eval(following.value))

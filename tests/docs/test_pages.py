@@ -14,9 +14,14 @@ from tests.docs.pages import ROOT, all_pages, anchors, blocks, links, name_of, s
 
 WALKER = Path(__file__).with_name("walker.py")
 PAGES = all_pages()
-CLI_WORKS = subprocess.run(
-    [str(Path(sys.executable).with_name("penstock")), "--help"], capture_output=True, check=False
-).returncode == 0
+CLI_WORKS = (
+    subprocess.run(
+        [str(Path(sys.executable).with_name("penstock")), "--help"],
+        capture_output=True,
+        check=False,
+    ).returncode
+    == 0
+)
 LANGUAGES = {"python", "console", "text", "toml", "sql", "mermaid", "json", "sh", ""}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock import errors
-from tests.docs import settings_page
+from tests.docs import settings_page, signatures
 from tests.docs.pages import DOCS, ROOT
 
 REFERENCE = DOCS / "reference"
@@ -71,3 +71,19 @@ def test_every_event_that_is_emitted_is_in_the_catalogue() -> None:
     emitted = set(re.findall(r"\.emit\(\s*\"(\w+)\"", source))
     assert emitted
     assert set(table_rows(REFERENCE / "telemetry.md")) >= emitted
+
+
+@pytest.mark.parametrize("page", signatures.PAGES)
+def test_every_function_is_stated_with_its_signature(page: str) -> None:
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    for signature in signatures.of_page(page):
+        assert f"{signature}`" in text, signature
+
+
+def test_the_error_tree_is_as_it_is() -> None:
+    def tree(error: type[errors.PenstockError], depth: int = 0) -> list[str]:
+        below = [line for kind in error.__subclasses__() for line in tree(kind, depth + 1)]
+        return ["  " * depth + error.__name__, *below]
+
+    shown = "\n".join(tree(errors.PenstockError))
+    assert shown in (REFERENCE / "errors.md").read_text(encoding="utf-8")

@@ -126,7 +126,7 @@ def main() -> int:
                     raise Wrong(f"There is no command {step['text'].split()[0]}.")
                 case _:
                     run_command(step, environ)
-        except BaseException:
+        except (Exception, SystemExit):  # noqa: BLE001 - whatever a page raises is its mistake
             print(f"{plan['page']}:{step['line']}", file=sys.stderr)
             traceback.print_exc()
             return 1

@@ -1,0 +1,49 @@
+"""Signatures as the reference shows them: names and defaults, without types."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from penstock.hub import Hub, connect
+from penstock.topics.bus import Topics
+from penstock.topics.consumers import Consumers, Follower
+from penstock.topics.subscription import Live
+from penstock.transaction import HubTransaction
+
+PAGES: dict[str, tuple[Any, ...]] = {
+    "hub.md": (connect, Hub),
+    "topics.md": (Topics, Live),
+    "consumers.md": (Follower, Consumers),
+    "transactions.md": (HubTransaction,),
+}
+# Not called by users: the block's own end.
+INTERNAL = {"HubTransaction.commit", "HubTransaction.rollback", "HubTransaction.expire"}
+
+
+def of_page(page: str) -> list[str]:
+    """Every public function of what the page is about, as it must be written there."""
+    found = []
+    for thing in PAGES[page]:
+        if inspect.isfunction(thing):
+            found.append(render(thing))
+            continue
+        for name, member in vars(thing).items():
+            if name.startswith("_") or f"{thing.__name__}.{name}" in INTERNAL:
+                continue
+            if inspect.isfunction(member):
+                found.append(render(member))
+            elif isinstance(member, property):
+                found.append(name)
+    return found
+
+
+def render(function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    kept = [p for p in signature.parameters.values() if p.name != "self"]
+    shown = signature.replace(
+        parameters=[p.replace(annotation=inspect.Parameter.empty) for p in kept],
+        return_annotation=inspect.Signature.empty,
+    )
+    return f"{function.__name__}{shown}"
