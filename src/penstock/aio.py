@@ -244,7 +244,7 @@ class AsyncConsumers:
         return await _in_thread(self._open, partial(self._consumers.delete, name, subscription))
 
 
-async def _bounded(writing: asyncio.Future[T], timeout: float | None) -> T:
+async def _bounded(writing: asyncio.Future[list[Receipt]], timeout: float | None) -> list[Receipt]:
     try:
         async with asyncio.timeout(timeout):
             return await writing

@@ -41,7 +41,7 @@ _zstd = threading.local()
 
 
 def encode(
-    payload: Any, format: str | None, *, bytes_max: int, compress_above: int
+    payload: Any, format: str | None, bytes_max: int, compress_above: int
 ) -> tuple[bytes, int]:
     """The payload's bytes and encoding. Bytes stay bytes; anything else is JSON unless told."""
     if format is None:

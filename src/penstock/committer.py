@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, cast
 
-from penstock.clock import Clock
+import msgspec
+
+from penstock.clock import Clock, Micros
 from penstock.errors import (
     HubClosed,
     InsideTransaction,
@@ -42,34 +44,25 @@ deadlock: it waits for that very transaction."""
 _UNSET: Any = object()
 
 
-class Operation(Generic[T]):
-    """Something to write, and who waits for it. Answered once."""
+class Operation(msgspec.Struct, Generic[T]):
+    """Something to write, and who waits for it. Answered once.
 
-    __slots__ = ("_done", "_loop_future", "error", "messages", "result", "run", "size")
+    A struct, because one is made for each publish: it costs a third of a class.
+    """
 
-    def __init__(
-        self,
-        run: Callable[[Transaction], T] | None,
-        messages: Sequence[NewMessage] = (),
-        loop_future: tuple[asyncio.AbstractEventLoop, asyncio.Future[T]] | None = None,
-    ) -> None:
-        self.run = run
-        self.messages = messages
-        self.size = sum(len(message.body) for message in messages)
-        self.result: T = _UNSET
-        self.error: BaseException | None = None
-        self._loop_future = loop_future
-        self._done: threading.Lock | None = None
-        if loop_future is None:
-            self._done = threading.Lock()
-            self._done.acquire()
+    run: Callable[[Transaction], T] | None
+    messages: Sequence[NewMessage]
+    future: asyncio.Future[T] | None = None
+    done: threading.Lock | None = None
+    result: T = _UNSET
+    error: BaseException | None = None
 
     def wait(self, timeout_seconds: float | None = None) -> T:
         """The result, once it is on disk. The write goes on if the caller stops waiting."""
-        assert self._done is not None, "an asyncio caller awaits its future"
-        if not self._done.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds):
+        assert self.done is not None, "an asyncio caller awaits its future"
+        if not self.done.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds):
             raise WriteTimeout(f"The write was not acknowledged within {timeout_seconds} seconds.")
-        self._done.release()
+        self.done.release()
         if self.error is not None:
             raise self.error
         return self.result
@@ -102,28 +95,28 @@ class Committer(Service):
     # What callers use
 
     def append(self, messages: Sequence[NewMessage]) -> Operation[list[Receipt]]:
-        return self._submit(Operation(None, messages))
+        """Append them, in order, in one transaction."""
+        assert messages, "nothing to append"
+        return self._submit(Operation(None, messages, None, _held_lock()))
 
     def run(self, write: Callable[[Transaction], T]) -> Operation[T]:
         """Run `write` inside the next transaction, in a savepoint of its own."""
-        return self._submit(Operation(write))
+        return self._submit(Operation(write, (), None, _held_lock()))
 
     def append_async(self, messages: Sequence[NewMessage]) -> asyncio.Future[list[Receipt]]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Receipt]] = loop.create_future()
-        self._submit(Operation(None, messages, (loop, future)))
+        future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
+        self._submit(Operation(None, messages, future))
         return future
 
     def run_async(self, write: Callable[[Transaction], T]) -> asyncio.Future[T]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._submit(Operation(write, (), (loop, future)))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._submit(Operation(write, (), future))
         return future
 
     def run_quietly(self, write: Callable[[Transaction], object]) -> None:
         """From a finalizer: nobody waits, and nothing is raised if there is no room or no hub."""
         if not self._is_closed and len(self._queue) < self._settings.write_queue_max:
-            self._queue.append(Operation(write))
+            self._queue.append(Operation(write, (), None, _held_lock()))
             self._nudged.set()
 
     @property
@@ -181,18 +174,25 @@ class Committer(Service):
         if self._thread is None:
             self.start()
         if self._is_asleep:
+            # Once per sleep: the thread itself may be long in getting the interpreter's lock.
+            self._is_asleep = False
             self._nudged.set()
         return operation
 
     def _next_group(self) -> list[Operation[Any]]:
+        """As much as one transaction may hold; at least one operation."""
         queue = self._queue
-        group = [queue.popleft()]
-        count, size = len(group[0].messages), group[0].size
-        while queue and len(group) < self._settings.commit_group_max:
-            following = queue[0]
-            count += len(following.messages)
-            size += following.size
-            if count > self._settings.commit_group_max or size > self._settings.commit_bytes_max:
+        count_left, bytes_left = self._settings.commit_group_max, self._settings.commit_bytes_max
+        group: list[Operation[Any]] = []
+        while queue:
+            messages = queue[0].messages
+            if len(messages) == 1:
+                count_left -= 1
+                bytes_left -= len(messages[0].body)
+            else:
+                count_left -= len(messages) or 1
+                bytes_left -= sum([len(message.body) for message in messages])
+            if group and (count_left < 0 or bytes_left < 0):
                 break
             group.append(queue.popleft())
         return group
@@ -245,31 +245,41 @@ class Committer(Service):
             self.on_commit(count)
 
     def _run(self, transaction: Transaction, group: list[Operation[Any]]) -> None:
+        """Appends that cannot fail by themselves go in together; all else in savepoints."""
         now = self._clock.now()
         plain: list[Operation[Any]] = []
+        messages: list[NewMessage] = []
         for operation in group:
-            if operation.run is None and not any(m.idempotency_key for m in operation.messages):
+            if operation.run is None and _has_no_keys(operation.messages):
                 plain.append(operation)
+                messages += operation.messages
                 continue
-            self._append(transaction, plain, now)
-            plain = []
+            self._append(transaction, plain, messages, now)
+            plain, messages = [], []
             try:
                 with transaction.savepoint():
                     if operation.run is None:
-                        self._append(transaction, [operation], now)
+                        self._append(transaction, [operation], operation.messages, now)
                     else:
                         operation.result = operation.run(transaction)
             except PenstockError as error:
                 operation.error = error
-        self._append(transaction, plain, now)
+        self._append(transaction, plain, messages, now)
 
-    def _append(self, transaction: Transaction, operations: list[Operation[Any]], now: int) -> None:
+    def _append(
+        self,
+        transaction: Transaction,
+        operations: list[Operation[Any]],
+        messages: Sequence[NewMessage],
+        now: Micros,
+    ) -> None:
         if not operations:
             return
-        messages: list[NewMessage] = []
-        for operation in operations:
-            messages.extend(operation.messages)
         receipts = transaction.topics.append(messages, producer=self._producer, now=now)
+        if len(operations) == len(receipts):
+            for operation, receipt in zip(operations, receipts, strict=True):
+                operation.result = [receipt]
+            return
         start = 0
         for operation in operations:
             end = start + len(operation.messages)
@@ -285,10 +295,15 @@ class Committer(Service):
         """All callers at once: one wake for each event loop, whatever the number of its tasks."""
         loops: dict[asyncio.AbstractEventLoop, list[Operation[Any]]] = {}
         for operation in group:
-            if operation._loop_future is not None:
-                loops.setdefault(operation._loop_future[0], []).append(operation)
+            if operation.future is None:
+                cast("threading.Lock", operation.done).release()
+                continue
+            loop = operation.future.get_loop()
+            waiting = loops.get(loop)
+            if waiting is None:
+                loops[loop] = [operation]
             else:
-                cast("threading.Lock", operation._done).release()
+                waiting.append(operation)
         for loop, operations in loops.items():
             try:
                 loop.call_soon_threadsafe(_resolve, operations)
@@ -296,11 +311,23 @@ class Committer(Service):
                 continue  # The loop has ended, and its tasks with it.
 
 
+def _has_no_keys(messages: Sequence[NewMessage]) -> bool:
+    """Only a failing store can fail such an append."""
+    if len(messages) == 1:
+        return messages[0].idempotency_key is None
+    return all(message.idempotency_key is None for message in messages)
+
+
+def _held_lock() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 def _resolve(operations: list[Operation[Any]]) -> None:
     for operation in operations:
-        assert operation._loop_future is not None
-        future = operation._loop_future[1]
-        if future.done():
+        future = operation.future
+        if future is None or future.done():
             continue  # Cancelled, or timed out.
         if operation.error is not None:
             future.set_exception(operation.error)

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.clock import micros, seconds
 from penstock.errors import PenstockError
-from penstock.model import Check, Instance, Lag, NewMessage
+from penstock.model import Check, Instance, Lag, NewMessage, Pattern
 from penstock.settings import Settings
 from penstock.topics.consumers import measure_lag
 from penstock.topics.runtime import Runtime
@@ -49,7 +49,7 @@ class Health(msgspec.Struct, frozen=True):
 
 def measure(runtime: Runtime, lags: list[Lag] | None = None) -> Metrics:
     store, now = runtime.store, runtime.clock.now()
-    topics = store.topics.find()
+    topics = store.topics.find(Pattern("*"))
     instances: list[Instance] = store.instances.alive()
     log = store.log()
     oldest = store.topics.oldest_at()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import threading
@@ -183,11 +184,14 @@ class Runtime:
     def start_reading(self) -> None:
         with self._starting:
             if self.instance is None:
-                self.instance = self.store.register(self.name)
+                instance = self.store.register(self.name)
+                self.upkeep.report(instance)
                 self.doorbell.listen(self.tail.look)
                 self._start_upkeep()
+                self.instance = instance
 
     def close(self) -> None:
+        self.tail.close()
         try:
             self.conflator.stop(STOP_SECONDS)
             self.conflator.flush()
@@ -229,21 +233,29 @@ class Upkeep(Service):
         instance = self._runtime.instance
         is_due = time.monotonic() - self._reported_at >= self._runtime.settings.instance_seconds
         if instance is not None and is_due:
-            self._report(instance)
-            self._reported_at = time.monotonic()
+            self.report(instance)
         return UPKEEP_SECONDS
 
-    def _report(self, instance: Instance) -> None:
+    def report(self, instance: Instance) -> None:
+        """Say how far this process has read."""
         tail, now = self._runtime.tail, self._runtime.clock.now()
         self._runtime.committer.run(
             lambda tx: tx.instances.report(
                 instance, position=tail.cursor, poll_latency_ms=tail.poll_latency_ms, now=now
             )
         ).wait()
+        self._reported_at = time.monotonic()
 
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 _abandoned: list[Runtime] = []
+
+
+@atexit.register
+def _close_all() -> None:
+    """Conflated messages are written, and nothing private is left behind."""
+    for hub in list(_hubs):
+        hub.close()
 
 
 def _after_fork_in_child() -> None:

@@ -295,14 +295,14 @@ def consumer_lease(consumer: str, subscription: str) -> str:
 
 
 class Instance(msgspec.Struct, frozen=True):
-    """A live process with a tail on the log."""
+    """A live process, and how far it has read the log, if it does."""
 
     id: int
     name: str
     started_at: Micros
-    seen_at: Micros
-    position: int
-    poll_latency_ms: float
+    seen_at: Micros = 0
+    position: int = 0
+    poll_latency_ms: float = 0.0
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -330,7 +330,6 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     epoch: str
 
 
-@lru_cache(maxsize=65536)
 def check_topic(name: str) -> str:
     """The name, if it may be a topic's."""
     if not isinstance(name, str):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.model import Message, NewMessage, Pattern, Receipt
+from penstock.model import Instance, Message, NewMessage, Pattern, Receipt
 from penstock.ports import Store, Transaction, Writer
 from penstock.testing import FakeClock
 from tests.factories import file_url, new_message, store_at
@@ -58,6 +58,11 @@ class Place:
     def writer(self, store: Store) -> Writer:
         self._writers.append(store.open_writer())
         return self._writers[-1]
+
+    def end(self, store: Store) -> None:
+        """Close one store, as its process would at its end."""
+        self._open.remove(store)
+        store.close()
 
     def close(self) -> None:
         for closable in (*self._writers, *self._open):
@@ -103,6 +108,12 @@ class Scribe:
             if chunk.through == after:
                 return messages
             after = chunk.through
+
+    def report(self, instance: Instance, position: int = 0) -> None:
+        now = self.clock.now()
+        self.write(
+            lambda tx: tx.instances.report(instance, position=position, poll_latency_ms=0, now=now)
+        )
 
     def ids(self, pattern: str = "*") -> list[int]:
         return [message.id for message in self.read(pattern)]

@@ -14,7 +14,9 @@ from tests.factories import ids, new_message
 MANY = 100  # more topics than a store may name in one query
 
 
-def read(scribe: Scribe, pattern: str, *, after: int = 0, floor: int = 0, limit: int = 1000) -> list:
+def read(
+    scribe: Scribe, pattern: str, *, after: int = 0, floor: int = 0, limit: int = 1000
+) -> list:
     chunk = scribe.store.topics.read(
         Pattern(pattern), after=after, floor=floor, limit=limit, now=scribe.clock.now()
     )

@@ -49,14 +49,12 @@ def health(session: Session) -> None:
 def _print(found: Health) -> None:
     metrics = found.metrics
     word = {"ok": "healthy", "warning": "warning", "critical": "critical"}[found.status]
+    queue = f"{table.plural(metrics.queue_size, 'message')} in "
+    queue += f"{table.plural(metrics.topics, 'topic')}, {show_size(metrics.queue_bytes)}"
     table.print_fields(
         (
             ("status", table.coloured(f"{table.MARKS[found.status][0]} {word}", found.status)),
-            (
-                "queue",
-                f"{table.plural(metrics.queue_size, 'message')} "
-                f"in {table.plural(metrics.topics, 'topic')}, {show_size(metrics.queue_bytes)}",
-            ),
+            ("queue", queue),
             ("oldest", show_duration(metrics.oldest_message_age_seconds)),
             ("rate", f"{metrics.messages_per_second:,.1f} messages/s over the last minute"),
             (

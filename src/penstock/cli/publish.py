@@ -203,24 +203,17 @@ def _publish_lines(session: Session, hub: Hub, topic: str, template: Publication
     except (PenstockError, KeyboardInterrupt):
         table.note(f"Published before this: {table.plural(tally.published, 'message')}.")
         raise
-    seconds = time.perf_counter() - started
-    per_second = tally.published / seconds if seconds else 0.0
+    seconds = round(time.perf_counter() - started, 3)
+    per_second = round(tally.published / seconds) if seconds else 0
     if session.is_json:
         table.print_json(
-            PublishedMany(
-                topic,
-                tally.published,
-                tally.first,
-                tally.last,
-                round(seconds, 3),
-                round(per_second),
-            )
+            PublishedMany(topic, tally.published, tally.first, tally.last, seconds, per_second)
         )
         return
     where = f", {tally.first} to {tally.last}" if tally.published else ""
     table.say(
         f"{table.plural(tally.published, 'message')} published to {topic} in {seconds:.2f} s "
-        f"({per_second:,.0f}/s){where}"
+        f"({per_second:,}/s){where}"
     )
 
 

@@ -304,9 +304,7 @@ def delete_topic(session: Session, name: Name, yes: Yes = False) -> None:
         )
         with progress(f"Deleting {name}", "messages", topic.messages) as update:
             removed = hub.topics.delete(name, lambda done: update(done))
-    _print_removed(
-        session, name, removed, f"{name} and its {table.plural(removed, 'message')} are deleted."
-    )
+    _print_removed(session, name, removed, "Deleted {topic} and its {messages}.")
 
 
 @command(
@@ -362,9 +360,7 @@ def trim_topic(
                 through=through,
                 progress=lambda done: update(done),
             )
-    _print_removed(
-        session, name, removed, f"Removed {table.plural(removed, 'message')} from {name}."
-    )
+    _print_removed(session, name, removed, "Removed {messages} from {topic}.")
 
 
 def show_retention(retention: Retention, default_seconds: float) -> str:
@@ -429,4 +425,4 @@ def _print_removed(session: Session, name: str, removed: int, text: str) -> None
     if session.is_json:
         table.print_json(Removed(name, removed))
     else:
-        table.say(text)
+        table.say(text.format(topic=name, messages=table.plural(removed, "message")))

@@ -33,7 +33,7 @@ class InstanceWriter(Protocol):
     def report(
         self, instance: Instance, *, position: int, poll_latency_ms: float, now: Micros
     ) -> None:
-        """Say that the process is there and how far it has read."""
+        """Say that the process is reading, and how far it has come."""
 
     def forget(self, *, now: Micros, after_seconds: float) -> int:
         """Drop processes that have ended, or were not seen for so long. Returns how many."""
@@ -41,7 +41,7 @@ class InstanceWriter(Protocol):
 
 class InstanceReader(Protocol):
     def alive(self) -> list[Instance]:
-        """The processes that are alive."""
+        """The live processes that read the log."""
 
     def lowest_position(self) -> int | None:
         """How far the slowest live process has read."""

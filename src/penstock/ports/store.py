@@ -118,7 +118,11 @@ class Store(Protocol):
         """Run the user's own reading statement. Needs `Capabilities.sql`."""
 
     def register(self, name: str) -> Instance:
-        """Make this process known. It counts as alive until it ends, however it ends."""
+        """Give this process a number under which it can hold leases.
+
+        It counts as alive until it ends, however it ends. `instances` lists it from its first
+        report on.
+        """
 
     def maintain(self, *, force: bool = False) -> None:
         """Do the housekeeping that is due (checkpoints, returning free space), in short steps."""

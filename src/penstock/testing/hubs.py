@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Clock
-from penstock.hub import Hub
-from penstock.settings import load
+from penstock.hub import Hub, Runtime
+from penstock.settings import Settings, load
 
 
 def memory_hub(*, clock: Clock | None = None, **settings: Any) -> Hub:
@@ -29,12 +29,17 @@ def override(hub: Hub, url: str = "memory:", **settings: Any) -> Iterator[Hub]:
     end with it.
     """
     own_settings, own_runtime = hub.settings, hub._runtime
-    hub.settings = msgspec.structs.replace(own_settings, url=url, **settings)
-    hub._runtime = None
+    _swap(hub, msgspec.structs.replace(own_settings, url=url, **settings), None)
     try:
         yield hub
     finally:
-        inside, hub._runtime = hub._runtime, own_runtime
-        hub.settings = own_settings
+        inside = _swap(hub, own_settings, own_runtime)
         if inside is not None:
             inside.close()
+
+
+def _swap(hub: Hub, settings: Settings, runtime: Runtime | None) -> Runtime | None:
+    """Give the hub these; returns the runtime it had."""
+    with hub._lock:
+        before, hub._runtime, hub.settings = hub._runtime, runtime, settings
+        return before

@@ -41,12 +41,8 @@ class Conflator(Service):
         """Replace what waits under the key. Not durable before the next flush."""
         if not key:
             raise InvalidInput("Conflated messages need a key.", hint="Pass key=…")
-        body, encoding = codec.encode(
-            payload,
-            None,
-            bytes_max=self._settings.payload_bytes_max // 2,
-            compress_above=self._settings.payload_bytes_max,
-        )
+        limit = self._settings.payload_bytes_max
+        body, encoding = codec.encode(payload, None, limit // 2, compress_above=limit)
         if encoding != codec.JSON:
             raise InvalidPayload("Conflated messages are JSON.", hint="Publish bytes normally.")
         entry = Conflated(key, msgspec.Raw(body), type)

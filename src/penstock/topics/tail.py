@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from penstock.errors import EpochChanged
+from penstock.errors import EpochChanged, HubClosed
 from penstock.model import Message, Pattern
 from penstock.ports import Store
 from penstock.settings import Settings
@@ -103,6 +103,14 @@ class Tail:
                 if self._cursor >= log.last_id:
                     break
         return found
+
+    def close(self) -> None:
+        """Wake all readers with `HubClosed`."""
+        with self._lock:
+            leaving = self._subscriptions
+            self._set(())
+        for subscription in leaving:
+            subscription.fail(HubClosed())
 
     def _dispatch(self, messages: list[Message]) -> None:
         shares: dict[Subscription, list[Message]] = {}

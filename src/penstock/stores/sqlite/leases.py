@@ -83,12 +83,9 @@ class SqliteInstanceWriter:
         self._connection = connection
         self._leasing = leasing
 
-    def add(self, name: str, *, position: int, now: Micros) -> Instance:
-        number: int = fetch_value(self._connection, NEXT_TOKEN)
-        self._connection.execute(
-            SQL["insert_instance"], (number, name, self._leasing.boot_id, now, position)
-        )
-        return Instance(number, name, now, now, position, 0.0)
+    def number(self) -> int:
+        """One that no process has had before."""
+        return int(fetch_value(self._connection, NEXT_TOKEN))
 
     def report(
         self, instance: Instance, *, position: int, poll_latency_ms: float, now: Micros
@@ -98,10 +95,11 @@ class SqliteInstanceWriter:
             self._connection, SQL["report_instance"], (instance.id, now, position, latency_us)
         )
         if row is None:
-            # Dropped while this process was suspended, or the database was restored.
+            # The first report, or the row was dropped while this process was suspended.
+            boot, started_at = self._leasing.boot_id, instance.started_at
             self._connection.execute(
                 SQL["insert_instance"],
-                (instance.id, instance.name, self._leasing.boot_id, now, position),
+                (instance.id, instance.name, boot, started_at, now, position, latency_us),
             )
 
     def forget(self, *, now: Micros, after_seconds: float) -> int:

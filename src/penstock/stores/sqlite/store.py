@@ -31,6 +31,7 @@ from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReade
 from penstock.stores.sqlite.liveness import Leasing, Liveness
 from penstock.stores.sqlite.topics import SQL, SqliteTopicReader, TopicNames, log_state
 from penstock.stores.sqlite.transaction import SqliteWriter
+from penstock.stores.sqlite.turnstile import close_inherited
 from penstock.stores.sqlite.wake import Bell, SqliteWake
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -74,8 +75,9 @@ class SqliteStore:
     @classmethod
     def in_memory(cls, settings: Settings, clock: Clock) -> SqliteStore:
         """A private store in shared memory: the same code, gone when it is closed."""
-        root = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
-        folder = Path(tempfile.mkdtemp(prefix="penstock-", dir=root))
+        root = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+        _remove_leftovers(root)
+        folder = Path(tempfile.mkdtemp(prefix=f"penstock-{os.getpid()}-", dir=root))
         return cls(folder / "memory.db", settings, clock, is_private=True)
 
     def open_writer(self) -> SqliteWriter:
@@ -109,18 +111,15 @@ class SqliteStore:
     def register(self, name: str) -> Instance:
         with self._registering:
             if self._instance is None:
-                position = self.log().last_id
                 writer = self.open_writer()
                 try:
                     with writer.transaction() as transaction:
-                        instance = transaction.instances.add(
-                            name, position=position, now=self._clock.now()
-                        )
-                        self._leasing.liveness.declare(instance.id)
+                        number = transaction.instances.number()
+                        self._leasing.liveness.declare(number)
                 finally:
                     writer.close()
-                self._leasing.instance = instance.id
-                self._instance = instance
+                self._leasing.instance = number
+                self._instance = Instance(number, name, self._clock.now())
             return self._instance
 
     def maintain(self, *, force: bool = False) -> None:
@@ -146,6 +145,7 @@ class SqliteStore:
     def abandon(self) -> None:
         # The child must not run SQLite's close on what the parent still uses. Locks that belong
         # to the open file are a different matter: held here, they would outlive the parent.
+        close_inherited()
         self._leasing.liveness.close()
         self._database.forget()
 
@@ -174,3 +174,15 @@ class SqliteStore:
             )
         finally:
             connection.close()
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Private stores of processes that were killed still take up memory."""
+    for folder in root.glob("penstock-*-*"):
+        number = folder.name.split("-")[1]
+        if (
+            number.isdigit()
+            and not Path(f"/proc/{number}").exists()
+            and Path("/proc/self").exists()
+        ):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import weakref
 from pathlib import Path
 
 # A holder that is stopped (SIGSTOP, a debugger) must not stop the others: they go past it.
@@ -28,6 +29,7 @@ class Turnstile:
         self._turn = _open(path.with_name(path.name + "-turn"))
         self._has_turn = False
         self._impatient_until = 0.0
+        _open_turnstiles.add(self)
 
     def enter(self, timeout_seconds: float) -> None:
         """Wait for the turn, at most as long as it makes sense to."""
@@ -50,8 +52,18 @@ class Turnstile:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
 
     def close(self) -> None:
+        _open_turnstiles.discard(self)
         os.close(self._next)
         os.close(self._turn)
+
+
+_open_turnstiles: weakref.WeakSet[Turnstile] = weakref.WeakSet()
+
+
+def close_inherited() -> None:
+    """In a forked child: a lock that the parent holds must not outlive it here."""
+    for turnstile in list(_open_turnstiles):
+        turnstile.close()
 
 
 def _open(path: Path) -> int:

@@ -6,6 +6,7 @@ Safety net for a writer that dies between commit and ring, and for writers that 
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import sys
@@ -22,6 +23,8 @@ from penstock.stores.sqlite.connection import (
 
 if sys.platform == "linux":
     from inotify_simple import INotify, flags, parse_events
+
+logger = logging.getLogger("penstock")
 
 # Without inotify the safety net is all there is.
 POLL_SECONDS_WITHOUT_BELL = 0.005
@@ -68,9 +71,7 @@ class SqliteWake:
         self._poller.register(self._wakeup_read, select.POLLIN)
         self._inotify: INotify | None = None
         if sys.platform == "linux":
-            self._inotify = INotify()
-            self._watch()
-            self._poller.register(self._inotify.fd, select.POLLIN)
+            self._start_inotify()
 
     def wait(self, timeout_seconds: float) -> bool:
         if self._inotify is None:
@@ -99,6 +100,16 @@ class SqliteWake:
             self._connection.close()
         os.close(self._wakeup_read)
         os.close(self._wakeup_write)
+
+    def _start_inotify(self) -> None:
+        try:
+            self._inotify = INotify()
+        except OSError as error:
+            # The user's limit on inotify instances is reached: the safety net has to do.
+            logger.warning("no inotify (%s); looking every few milliseconds instead", error)
+            return
+        self._watch()
+        self._poller.register(self._inotify.fd, select.POLLIN)
 
     def _watch(self) -> None:
         assert self._inotify is not None

@@ -21,8 +21,8 @@ DELETE FROM penstock_leases WHERE name = ?;
 SELECT 1 FROM penstock_leases WHERE name = ? AND token = ?;
 
 -- insert_instance --
-INSERT INTO penstock_instances (id, name, boot_id, started_at, seen_at, position)
-VALUES (?1, ?2, ?3, ?4, ?4, ?5);
+INSERT INTO penstock_instances (id, name, boot_id, started_at, seen_at, position, poll_latency_us)
+VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- report_instance --
 UPDATE penstock_instances SET seen_at = ?2, position = ?3, poll_latency_us = ?4

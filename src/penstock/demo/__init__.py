@@ -1,0 +1,1 @@
+"""Topics at work: one publisher and two followers, each a process, over one file."""
