@@ -12,7 +12,9 @@ DEADLINE_SECONDS = 20.0
 PAUSE_SECONDS = 0.005
 
 
-def wait_until(condition: Callable[[], T], what: str = "", *, seconds: float = DEADLINE_SECONDS) -> T:
+def wait_until(
+    condition: Callable[[], T], what: str = "", *, seconds: float = DEADLINE_SECONDS
+) -> T:
     """The first true answer of `condition`; fails the test when the deadline has passed."""
     deadline = time.monotonic() + seconds
     while True:
