@@ -7,6 +7,7 @@ means that every follower got every message.
 from __future__ import annotations
 
 import argparse
+import math
 import queue
 import signal
 import subprocess
@@ -20,14 +21,17 @@ from contextlib import contextmanager
 
 import msgspec
 
+import penstock
 from penstock.demo.actors import CONSUMER, Event
 from penstock.demo.stage import Stage
 from penstock.demo.tally import Tally
-from penstock.errors import PenstockError
+from penstock.errors import InvalidURL, PenstockError
 
 FOLLOWERS = ("follower", "consumer")
-KILL_AT = 12
+KILL_AFTER = 12
+"""Messages until the consumer is killed, if the demo is long enough."""
 DEAD_FOR = 6
+"""Messages it misses."""
 READY_SECONDS = 20.0
 DRAIN_SECONDS = 10.0
 STOP_SECONDS = 5.0
@@ -41,7 +45,9 @@ class Actor:
         self.is_expected_to_end = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock.demo.actors", role, *map(str, arguments)],
+            # What it says; and it ends when this process does, which closes its input.
             stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
             # The terminal's Ctrl-C and a closing terminal are the conductor's to handle.
             start_new_session=True,
         )
@@ -55,8 +61,7 @@ class Actor:
     def kill(self) -> None:
         self.is_expected_to_end = True
         self._process.kill()
-        self._process.wait()
-        self._ear.join()
+        self._close()
 
     def end(self) -> None:
         """Let it finish what it is doing; if it does not, kill it."""
@@ -66,8 +71,13 @@ class Actor:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        self._process.wait()
         self._ear.join()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def _hear(self, heard: queue.Queue[Heard]) -> None:
         out = self._process.stdout
@@ -100,9 +110,9 @@ class Conductor:
         self._stage = Stage()
         self._tally = Tally(FOLLOWERS)
         self._actors: dict[str, Actor] = {}
-        expected = count or (seconds * rate) or (3 * KILL_AT)
-        self._kill_at = max(1, min(KILL_AT, int(expected / 3)))
-        self._revive_at = self._kill_at + max(1, min(DEAD_FOR, int(expected / 4)))
+        expected = count or (seconds * rate) or (3 * KILL_AFTER)
+        self._kill_after = max(1, min(KILL_AFTER, int(expected / 3)))
+        self._revive_after = self._kill_after + max(1, min(DEAD_FOR, int(expected / 4)))
         self._has_died = False
         self._is_dead = False
         """Killed, and not started again yet."""
@@ -141,19 +151,30 @@ class Conductor:
 
     def _play(self) -> None:
         """Until enough was published, or the time is over."""
-        deadline = time.monotonic() + self._seconds if self._seconds else None
+        ends_at = time.monotonic() + self._seconds if self._seconds else math.inf
+        kill_at = math.inf
         while True:
             try:
-                actor, event = self._next(deadline)
+                actor, event = self._next(min(ends_at, kill_at))
             except queue.Empty:
-                return
-            if event is None or (actor.role == "publisher" and event.what == "ended"):
+                if time.monotonic() >= ends_at:
+                    return
+                self._kill_consumer()
+                kill_at = math.inf
+                continue
+            if event is None:
+                continue
+            if event.what == "ended":
+                actor.is_expected_to_end = True
                 return
             self._take(actor, event)
             published = len(self._tally.published)
-            if published >= self._kill_at and not self._has_died:
-                self._kill_consumer()
-            elif published >= self._revive_at and self._is_dead:
+            if published >= self._kill_after and not self._has_died:
+                # Between two messages. In the middle of one, it would come once more: also right,
+                # and less clear to see.
+                self._kill_after = sys.maxsize
+                kill_at = time.monotonic() + min(0.5, 0.5 / self._rate)
+            elif published >= self._revive_after and self._is_dead:
                 self._revive_consumer()
 
     def _finish(self) -> None:
@@ -216,20 +237,19 @@ class Conductor:
     def _start(self, role: str, *arguments: object) -> None:
         self._actors[role] = Actor(role, self._heard, *arguments)
 
-    def _next(self, deadline: float | None) -> Heard:
-        while True:
-            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-            actor, event = self._heard.get(timeout=timeout)
-            if event is None and actor.role != "publisher" and not actor.is_expected_to_end:
-                raise PenstockError(f"The demo's {actor.role} has ended by itself.")
-            if event is not None or not actor.is_expected_to_end:
-                return actor, event
+    def _next(self, deadline: float) -> Heard:
+        seconds = max(0.0, deadline - time.monotonic())
+        actor, event = self._heard.get(timeout=None if seconds == math.inf else seconds)
+        if event is None and not actor.is_expected_to_end:
+            raise PenstockError(f"The demo's {actor.role} has ended by itself.")
+        return actor, event
 
 
 def main() -> int:
     options = _parser().parse_args()
     # Ended by a supervisor or by Ctrl-C, it is the same: everybody ends, and the summary is shown.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         with _place(options.url) as (url, location):
             conductor = Conductor(
@@ -259,6 +279,11 @@ def main() -> int:
 def _place(url: str | None) -> Iterator[tuple[str, str]]:
     """The URL that was asked for, or a file of its own that goes with the demo."""
     if url is not None:
+        with penstock.connect(url) as hub:
+            # Better one error here than one from each process.
+            hub.topics.position()
+            if url == "memory:":
+                raise InvalidURL(f"The demo's processes cannot share {url!r}.", hint="Name a file.")
         yield url, url
         return
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:

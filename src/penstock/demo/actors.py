@@ -5,9 +5,11 @@ JSON line for each event, what it did.
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import signal
 import sys
+import threading
 import time
 from types import FrameType
 from typing import Literal
@@ -19,7 +21,7 @@ from penstock.model import Message
 
 PATTERN = "canvas-*"
 TOPICS = ("canvas-harbour", "canvas-garden", "canvas-rooftop")
-TYPES = ("object-create", "object-move", "object-colour", "comment")
+TYPES = ("create", "move", "colour", "comment")
 WHO = ("ada", "grace", "edsger", "barbara", "tony", "leslie")
 CONSUMER = "indexer"
 
@@ -60,6 +62,7 @@ def main(arguments: list[str]) -> None:
     # Ctrl-C reaches every process of a terminal. The conductor hears it and ends the others in
     # their order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_conductor, daemon=True).start()
     role, url, run, *rest = arguments
     with penstock.connect(url, name=f"demo-{role}") as hub:
         try:
@@ -122,6 +125,13 @@ def _say_received(message: Message, run: str) -> None:
 def _say(event: Event) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _end_with_conductor() -> None:
+    """However it ends: then nobody holds the other side of standard input any more."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _end(*_: int | FrameType | None) -> None:

@@ -56,7 +56,7 @@ class Stage:
             "  ",
             (f"{SIGNS[actor]} {NAMES[actor]:<10}", style),
             (f"{'#' + str(event.id):>6}  ", style),
-            f"{event.topic:<15} {event.type:<14} ",
+            f"{event.topic:<15} {event.type:<8}",
         )
         line.append_text(took)
         room = self._console.width - line.cell_len - 2
