@@ -77,6 +77,9 @@ def main(arguments: list[str]) -> None:
         except BrokenPipeError:
             # The conductor is gone; there is nobody to tell.
             sys.stdout = sys.stderr
+        finally:
+            # Closing is not to be interrupted.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def publish(hub: penstock.Hub, run: str, *, rate: float, count: int) -> None:

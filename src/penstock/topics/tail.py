@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ROUTES_MAX = 65_536
 LATENCY_WEIGHT = 0.05
+PICKY_SHARE = 0.5
+"""When fewer of the new messages than this are wanted, the store is told which ones are."""
 
 
 class Tail:
@@ -37,6 +39,7 @@ class Tail:
         self._epoch = ""
         self._subscriptions: tuple[Subscription, ...] = ()
         self._patterns: list[Pattern] | None = []
+        self._is_picky = False
         self._routes: dict[str, tuple[Subscription, ...]] = {}
         self.poll_latency_ms = 0.0
         self.on_audience: Callable[[bool], None] | None = None
@@ -89,7 +92,9 @@ class Tail:
             while self._subscriptions:
                 started = time.perf_counter()
                 log, chunk = self._store.topics.read_tail(
-                    after=self._cursor, patterns=self._patterns, limit=self._batch_max
+                    after=self._cursor,
+                    patterns=self._patterns if self._is_picky else None,
+                    limit=self._batch_max,
                 )
                 if log.epoch != self._epoch or log.last_id < self._cursor:
                     self._change_epoch(log.epoch, log.last_id)
@@ -97,7 +102,8 @@ class Tail:
                 if chunk.through == self._cursor:
                     break
                 found = True
-                self._dispatch(chunk.messages)
+                wanted = self._dispatch(chunk.messages)
+                self._is_picky = wanted < PICKY_SHARE * (chunk.through - self._cursor)
                 self._cursor = chunk.through
                 self._measure(time.perf_counter() - started, len(chunk.messages))
                 if self._cursor >= log.last_id:
@@ -112,12 +118,16 @@ class Tail:
         for subscription in leaving:
             subscription.fail(HubClosed())
 
-    def _dispatch(self, messages: list[Message]) -> None:
+    def _dispatch(self, messages: list[Message]) -> int:
+        """Hand them out. Returns how many of them anybody wanted."""
         shares: dict[Subscription, list[Message]] = {}
+        wanted = 0
         for message in messages:
             route = self._routes.get(message.topic)
             if route is None:
                 route = self._route(message.topic)
+            if route:
+                wanted += 1
             for subscription in route:
                 share = shares.get(subscription)
                 if share is None:
@@ -129,6 +139,7 @@ class Tail:
         }
         if behind:
             self._set(tuple(s for s in self._subscriptions if s not in behind))
+        return wanted
 
     def _route(self, topic: str) -> tuple[Subscription, ...]:
         if len(self._routes) >= ROUTES_MAX:

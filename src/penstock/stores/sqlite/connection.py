@@ -119,6 +119,10 @@ class Database:
     def forget(self) -> None:
         guard.remove(self.path)
 
+    def abandon(self) -> None:
+        """In a forked child: the file stays open here until the process ends, unused."""
+        guard.inherit(self.path)
+
     def _look(self) -> tuple[int, int] | None:
         # stat only: opening and closing the file by hand would drop SQLite's locks on it.
         try:
@@ -166,6 +170,18 @@ class ReaderPool:
                 raise
             finally:
                 self._give_back(connection, generation if healthy else None)
+
+    def fetch(self, sql: str, parameters: Any = ()) -> list[Any]:
+        """The rows of one statement, which is a view of its own: the short way for the tail."""
+        with self._free:
+            generation, connection = self._take()
+            try:
+                rows = connection.execute(sql, parameters).fetchall()
+            except apsw.Error as error:
+                self._give_back(connection, None)
+                raise translate(error, self._database.path) from error
+            self._give_back(connection, generation)
+            return rows
 
     def close(self) -> None:
         with self._lock:
@@ -276,6 +292,7 @@ class _Guard:
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
+        self._inherited: set[str] = set()
         self._lock = threading.Lock()
         self._hooked = False
 
@@ -294,10 +311,17 @@ class _Guard:
             if count > 1:
                 self._open[name] = count - 1
 
+    def inherit(self, path: Path) -> None:
+        """In a forked child: the parent's descriptors are here too, and they are no stranger's."""
+        self._lock = threading.Lock()
+        name = os.path.realpath(path)
+        self._open.pop(name, None)
+        self._inherited.add(name)
+
     def check_open(self, path: Path) -> None:
         """Raises if another library in this process has the file open already."""
         name = os.path.realpath(path)
-        if name in self._open or "_sqlite3" not in sys.modules:
+        if name in self._open or name in self._inherited or "_sqlite3" not in sys.modules:
             return
         try:
             descriptors = os.listdir("/proc/self/fd")

@@ -147,7 +147,7 @@ class SqliteStore:
         # to the open file are a different matter: held here, they would outlive the parent.
         close_inherited()
         self._leasing.liveness.close()
-        self._database.forget()
+        self._database.abandon()
 
     def close(self) -> None:
         self._pool.close()

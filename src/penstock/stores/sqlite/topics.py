@@ -419,27 +419,17 @@ class SqliteTopicReader:
     def read_tail(
         self, *, after: int, patterns: Sequence[Pattern] | None, limit: int
     ) -> tuple[LogState, Chunk]:
-        with self._pool.read() as connection:
-            log = log_state(connection)
-            self._names.follow_epoch(log.epoch)
-            if log.last_id <= after:
-                return log, Chunk([], after, log.epoch)
-            numbers = self._few(connection, patterns)
-            if numbers is None:
-                rows = fetch_all(connection, SQL["read_tail_all"], (after, limit))
-            else:
-                rows = fetch_all(
-                    connection, SQL["read_tail_some"], (after, json.dumps(numbers), limit)
-                )
-            names = self._names.names
-            if any(row[1] not in names for row in rows):
-                self._names.refresh(connection)
-        epoch = log.epoch
-        messages = [
-            Message(row[0], names[row[1]], row[2], row[3], row[4], epoch, *row[5:]) for row in rows
-        ]
-        through = messages[-1].id if len(messages) == limit else log.last_id
-        return log, Chunk(messages, through, epoch)
+        if patterns is None:
+            rows = self._pool.fetch(SQL["read_tail"], (after, limit))
+        else:
+            rows = self._read_tail_some(after, limit, patterns)
+        code, generation, last_id, last_at, first, *_ = rows[0]
+        epoch = f"{code}-{generation}"
+        log = LogState(epoch, last_id, last_at)
+        if first is None:
+            return log, Chunk([], max(after, last_id), epoch)
+        messages = [_message(row[4:], epoch) for row in rows]
+        return log, Chunk(messages, messages[-1].id if len(rows) == limit else last_id, epoch)
 
     def names(self, pattern: Pattern) -> list[str]:
         with self._pool.read() as connection:
@@ -513,17 +503,16 @@ class SqliteTopicReader:
 
     # Inside
 
-    def _few(
-        self, connection: apsw.Connection, patterns: Sequence[Pattern] | None
-    ) -> list[int] | None:
-        """The patterns' topics, if they are few enough to be named in a query."""
-        if patterns is None:
-            return None
-        self._names.refresh(connection)
-        lists = [self._names.matching(pattern) for pattern in patterns]
-        if sum(map(len, lists)) > FEW_TOPICS:
-            return None
-        return [number for numbers in lists for number in numbers]
+    def _read_tail_some(self, after: int, limit: int, patterns: Sequence[Pattern]) -> list[Any]:
+        """In one view with the names: a topic made in between must not be missed."""
+        with self._pool.read() as connection:
+            self._names.follow_epoch(log_state(connection).epoch)
+            self._names.refresh(connection)
+            lists = [self._names.matching(pattern) for pattern in patterns]
+            if sum(map(len, lists)) > FEW_TOPICS:
+                return fetch_all(connection, SQL["read_tail"], (after, limit))
+            numbers = json.dumps([number for numbers in lists for number in numbers])
+            return fetch_all(connection, SQL["read_tail_some"], (after, limit, numbers))
 
     def _read_glob(
         self,

@@ -165,14 +165,25 @@ WHERE m.id > ?1 AND m.id <= ?2 AND m.id > t.deleted_through
   AND (m.expires_at IS NULL OR m.expires_at > ?3)
 ORDER BY m.id;
 
--- read_tail_all --
-SELECT id, topic_id, created_at, body, encoding, type, key, expires_at, headers, message_id, producer
-FROM penstock_messages WHERE id > ? ORDER BY id LIMIT ?;
+-- read_tail --
+-- One statement, and so one view: the log's state comes with each row, or alone in one.
+SELECT l.epoch, l.generation, l.last_id, l.last_at, m.id, t.name, m.created_at, m.body, m.encoding,
+       m.type, m.key, m.expires_at, m.headers, m.message_id, m.producer
+FROM penstock_log AS l
+LEFT JOIN penstock_messages AS m ON m.id > ?1
+LEFT JOIN penstock_topics AS t ON t.id = m.topic_id
+WHERE l.only = 1
+ORDER BY m.id LIMIT ?2;
 
 -- read_tail_some --
-SELECT id, topic_id, created_at, body, encoding, type, key, expires_at, headers, message_id, producer
-FROM penstock_messages
-WHERE id > ?1 AND +topic_id IN (SELECT value FROM json_each(?2)) ORDER BY id LIMIT ?3;
+SELECT l.epoch, l.generation, l.last_id, l.last_at, m.id, t.name, m.created_at, m.body, m.encoding,
+       m.type, m.key, m.expires_at, m.headers, m.message_id, m.producer
+FROM penstock_log AS l
+LEFT JOIN penstock_messages AS m
+    ON m.id > ?1 AND +m.topic_id IN (SELECT value FROM json_each(?3))
+LEFT JOIN penstock_topics AS t ON t.id = m.topic_id
+WHERE l.only = 1
+ORDER BY m.id LIMIT ?2;
 
 -- read_last_topic --
 SELECT * FROM (
