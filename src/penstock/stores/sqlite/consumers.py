@@ -17,7 +17,7 @@ from penstock.stores.sqlite.connection import (
 )
 from penstock.stores.sqlite.leases import SqliteLeaseWriter, find_holder
 from penstock.stores.sqlite.liveness import Leasing
-from penstock.stores.sqlite.topics import log_state
+from penstock.stores.sqlite.topic_rows import log_state
 
 SQL = queries.load("penstock.stores.sqlite", "consumers.sql")
 

@@ -29,7 +29,8 @@ from penstock.stores.sqlite.connection import (
 from penstock.stores.sqlite.consumers import SqliteConsumerReader
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
-from penstock.stores.sqlite.topics import SQL, SqliteTopicReader, TopicNames, log_state
+from penstock.stores.sqlite.topic_reader import SqliteTopicReader
+from penstock.stores.sqlite.topic_rows import SQL, TopicNames, log_state
 from penstock.stores.sqlite.transaction import SqliteWriter
 from penstock.stores.sqlite.turnstile import close_inherited
 from penstock.stores.sqlite.wake import Bell, SqliteWake

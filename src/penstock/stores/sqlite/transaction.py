@@ -19,7 +19,8 @@ from penstock.stores.sqlite.connection import (
 from penstock.stores.sqlite.consumers import SqliteConsumerWriter
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
 from penstock.stores.sqlite.liveness import Leasing
-from penstock.stores.sqlite.topics import SqliteTopicWriter, TopicNames, check_open
+from penstock.stores.sqlite.topic_rows import TopicNames
+from penstock.stores.sqlite.topic_writer import SqliteTopicWriter, check_open
 from penstock.stores.sqlite.turnstile import Turnstile
 
 # The comments keep these apart from a user's COMMIT in the statement cache, which is not

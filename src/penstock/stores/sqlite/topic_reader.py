@@ -1,0 +1,233 @@
+"""Topics in SQLite, the reading side."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from penstock.clock import Micros
+from penstock.errors import (
+    EpochChanged,
+    LogTrimmed,
+)
+from penstock.model import (
+    Chunk,
+    LogState,
+    Message,
+    Pattern,
+    Position,
+    Retention,
+    Topic,
+)
+from penstock.stores.sqlite.connection import (
+    ReaderPool,
+    fetch_all,
+    fetch_one,
+    fetch_value,
+)
+from penstock.stores.sqlite.topic_rows import (
+    SQL,
+    TopicNames,
+    decode_retention,
+    log_state,
+    to_message,
+    to_topic,
+)
+
+# Ids passed in one read of a glob, so that no read transaction is long.
+SCAN_MAX = 50_000
+# More topics than this are not named in a query but picked from all messages.
+FEW_TOPICS = 64
+
+
+class SqliteTopicReader:
+    def __init__(self, pool: ReaderPool, names: TopicNames) -> None:
+        self._pool = pool
+        self._names = names
+
+    def get(self, name: str) -> Topic | None:
+        with self._pool.read() as connection:
+            row = fetch_one(connection, SQL["get_topic"], (name,))
+        return None if row is None or row[8] is not None else to_topic(row)
+
+    def find(self, pattern: Pattern | None = None) -> list[Topic]:
+        with self._pool.read() as connection:
+            topics = [to_topic(row) for row in connection.execute(SQL["list_topics"])]
+        return topics if pattern is None else [t for t in topics if pattern.matches(t.name)]
+
+    def read(self, pattern: Pattern, *, after: int, floor: int, limit: int, now: Micros) -> Chunk:
+        with self._pool.read() as connection:
+            log, numbers = self._enter(connection, pattern)
+            self._check_trims(connection, numbers, max(after, floor), after, log)
+            if after > log.last_id:
+                raise EpochChanged(f"The position {after} is ahead of the log ({log.last_id}).")
+            if not numbers or after == log.last_id:
+                return Chunk([], log.last_id, log.epoch)
+            if pattern.is_glob:
+                upper, messages = self._read_glob(connection, numbers, after, limit, now, log)
+            else:
+                upper = log.last_id
+                rows = connection.execute(SQL["read_topic"], (pattern.text, after, now, limit))
+                messages = [to_message(row, log.epoch) for row in rows]
+        return Chunk(messages, messages[-1].id if len(messages) == limit else upper, log.epoch)
+
+    def read_tail(
+        self, *, after: int, patterns: Sequence[Pattern] | None, limit: int
+    ) -> tuple[LogState, Chunk]:
+        if patterns is None:
+            rows = self._pool.fetch(SQL["read_tail"], (after, limit))
+        else:
+            rows = self._read_tail_some(after, limit, patterns)
+        code, generation, last_id, last_at, first, *_ = rows[0]
+        epoch = f"{code}-{generation}"
+        log = LogState(epoch, last_id, last_at)
+        if first is None:
+            return log, Chunk([], max(after, last_id), epoch)
+        messages = [to_message(row[4:], epoch) for row in rows]
+        return log, Chunk(messages, messages[-1].id if len(rows) == limit else last_id, epoch)
+
+    def names(self, pattern: Pattern) -> list[str]:
+        with self._pool.read() as connection:
+            _, numbers = self._enter(connection, pattern)
+            return [self._names.names[number] for number in numbers]
+
+    def read_last(self, pattern: Pattern, *, count: int, now: Micros) -> list[Message]:
+        with self._pool.read() as connection:
+            log, numbers = self._enter(connection, pattern)
+            messages = [
+                to_message(row, log.epoch)
+                for number in numbers
+                for row in connection.execute(SQL["read_last_topic"], (number, now, count))
+            ]
+        messages.sort(key=lambda message: message.id)
+        return messages[-count:]
+
+    def oldest_at(self) -> Micros | None:
+        with self._pool.read() as connection:
+            row = fetch_one(connection, SQL["probe_at"], (0,))
+        return None if row is None else int(row[1])
+
+    def offset_at(self, at: Micros) -> int:
+        """By bisection over ids: created_at does not fall, so no index is needed."""
+        with self._pool.read() as connection:
+            low, high = 0, log_state(connection).last_id
+            while low < high:
+                middle = (low + high) // 2 + 1
+                row = fetch_one(connection, SQL["probe_at"], (middle,))
+                if row is None or row[1] >= at:
+                    high = middle - 1
+                else:
+                    low = row[0]
+            return low
+
+    def trimmed_through(self, pattern: Pattern) -> int:
+        with self._pool.read() as connection:
+            _, numbers = self._enter(connection, pattern)
+            return self._trimmed(connection, numbers, 0)
+
+    def first_after(self, pattern: Pattern, after: int) -> Message | None:
+        with self._pool.read() as connection:
+            log, numbers = self._enter(connection, pattern)
+            first = self._first_after(connection, numbers, after)
+            if first is None:
+                return None
+            return to_message(fetch_one(connection, SQL["message_by_id"], (first,)), log.epoch)
+
+    def count_after(self, pattern: Pattern, after: int) -> int:
+        with self._pool.read() as connection:
+            _, numbers = self._enter(connection, pattern)
+            return sum(
+                fetch_value(connection, SQL["count_after"], (number, after)) for number in numbers
+            )
+
+    def needs_sweep(self, default: Retention, *, now: Micros) -> list[str]:
+        with self._pool.read() as connection:
+            rows = fetch_all(connection, SQL["needs_sweep"])
+        due = []
+        for row in rows:
+            name, retention, messages, size, deleted_at, deleted_through, oldest, at, expires = row
+            rules = decode_retention(retention).with_defaults(default)
+            if (
+                deleted_at is not None
+                or oldest <= deleted_through
+                or (expires is not None and expires <= now)
+                or rules.wants_removal(age=now - at, messages=messages, size=size)
+            ):
+                due.append(name)
+        return due
+
+    # Inside
+
+    def _read_tail_some(self, after: int, limit: int, patterns: Sequence[Pattern]) -> list[Any]:
+        """In one view with the names: a topic made in between must not be missed."""
+        with self._pool.read() as connection:
+            self._names.follow_epoch(log_state(connection).epoch)
+            self._names.refresh(connection)
+            lists = [self._names.matching(pattern) for pattern in patterns]
+            if sum(map(len, lists)) > FEW_TOPICS:
+                return fetch_all(connection, SQL["read_tail"], (after, limit))
+            numbers = json.dumps([number for numbers in lists for number in numbers])
+            return fetch_all(connection, SQL["read_tail_some"], (after, limit, numbers))
+
+    def _read_glob(
+        self,
+        connection: apsw.Connection,
+        numbers: list[int],
+        after: int,
+        limit: int,
+        now: Micros,
+        log: LogState,
+    ) -> tuple[int, list[Message]]:
+        """Messages of these topics by id, and how far the scan came."""
+        first = fetch_one(connection, SQL["probe_at"], (after + 1,))
+        if first is None:
+            return log.last_id, []
+        upper = min(log.last_id, first[0] + SCAN_MAX)
+        if len(numbers) <= FEW_TOPICS:
+            rows = connection.execute(
+                SQL["read_glob"], (after, upper, json.dumps(numbers), now, limit)
+            )
+            return upper, [to_message(row, log.epoch) for row in rows]
+        wanted = {self._names.names[number] for number in numbers}
+        rows = connection.execute(SQL["read_range"], (after, upper, now))
+        found = (to_message(row, log.epoch) for row in rows if row[1] in wanted)
+        return upper, list(itertools.islice(found, limit))
+
+    def _enter(self, connection: apsw.Connection, pattern: Pattern) -> tuple[LogState, list[int]]:
+        log = log_state(connection)
+        self._names.follow_epoch(log.epoch)
+        self._names.refresh(connection)
+        return log, self._names.matching(pattern)
+
+    def _check_trims(
+        self,
+        connection: apsw.Connection,
+        numbers: list[int],
+        known: int,
+        after: int,
+        log: LogState,
+    ) -> None:
+        if known >= log.last_id:
+            return
+        trimmed = self._trimmed(connection, numbers, known)
+        if trimmed > known:
+            first = self._first_after(connection, numbers, after)
+            raise LogTrimmed(
+                f"Messages after {after} were trimmed, up to {trimmed}, before they were read.",
+                first=None if first is None else Position(log.epoch, first),
+                resume=Position(log.epoch, log.last_id if first is None else first - 1),
+            )
+
+    def _trimmed(self, connection: apsw.Connection, numbers: list[int], known: int) -> int:
+        trims = dict(connection.execute(SQL["trims"], (known,)))
+        return max((trims[number] for number in numbers if number in trims), default=0)
+
+    def _first_after(
+        self, connection: apsw.Connection, numbers: list[int], after: int
+    ) -> int | None:
+        firsts = (fetch_value(connection, SQL["first_after"], (n, after)) for n in numbers)
+        return min((first for first in firsts if first is not None), default=None)

@@ -1,0 +1,100 @@
+"""The rows of topics and messages as values, and the names of topics."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import apsw
+import msgspec
+
+from penstock.model import (
+    LogState,
+    Message,
+    Pattern,
+    Retention,
+    Topic,
+)
+from penstock.stores import queries
+from penstock.stores.sqlite.connection import (
+    fetch_one,
+)
+
+SQL = queries.load("penstock.stores.sqlite", "topics.sql")
+
+_retention = msgspec.json.Decoder(Retention)
+
+
+class TopicNames:
+    """Names and numbers of topics, remembered. Rows are never deleted, so they only grow."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+        self.names: dict[int, str] = {}
+        self._highest = 0
+        self._epoch = ""
+        self._matches: dict[str, tuple[int, list[int]]] = {}
+        self._lock = threading.Lock()
+
+    def follow_epoch(self, epoch: str) -> None:
+        """Another generation is another database: nothing learnt before holds."""
+        if epoch != self._epoch:
+            with self._lock:
+                self.ids, self.names, self._matches = {}, {}, {}
+                self._highest, self._epoch = 0, epoch
+
+    def refresh(self, connection: apsw.Connection) -> None:
+        with self._lock:
+            for number, name in connection.execute(SQL["topic_names"], (self._highest,)):
+                self.ids[name] = number
+                self.names[number] = name
+                self._highest = max(self._highest, number)
+
+    def add(self, pending: dict[str, int]) -> None:
+        with self._lock:
+            for name, number in pending.items():
+                self.ids[name] = number
+                self.names[number] = name
+
+    def matching(self, pattern: Pattern) -> list[int]:
+        """Numbers of the topics a pattern stands for, among those refreshed."""
+        if not pattern.is_glob:
+            number = self.ids.get(pattern.text)
+            return [] if number is None else [number]
+        with self._lock:
+            seen, found = self._matches.get(pattern.text, (0, []))
+            if seen < self._highest:
+                found = found + [
+                    number
+                    for number in range(seen + 1, self._highest + 1)
+                    if number in self.names and pattern.matches(self.names[number])
+                ]
+                self._matches[pattern.text] = (self._highest, found)
+            return found
+
+
+def log_state(connection: apsw.Connection) -> LogState:
+    epoch, last_id, last_at = fetch_one(connection, SQL["log_state"])
+    return LogState(epoch, last_id, last_at)
+
+
+def decode_retention(raw: bytes | None) -> Retention:
+    return Retention() if raw is None else _retention.decode(raw)
+
+
+def to_topic(row: tuple[Any, ...]) -> Topic:
+    name, created_at, retention, messages, size, published, last_id, deleted_through, _ = row
+    return Topic(
+        name,
+        created_at,
+        decode_retention(retention),
+        messages,
+        size,
+        published,
+        last_id,
+        deleted_through,
+    )
+
+
+def to_message(row: tuple[Any, ...], epoch: str) -> Message:
+    return Message(row[0], row[1], row[2], row[3], row[4], epoch, *row[5:])
