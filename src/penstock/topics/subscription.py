@@ -115,13 +115,11 @@ class Subscription:
             while len(taken) < limit:
                 message = buffer.popleft()
                 self.position = message.id
-                taken.append(message)
+                if message.expires_at is None or message.expires_at > self._clock.now():
+                    taken.append(message)
         except IndexError:
             if not taken and self._error is not None:
                 raise self._error from None
-        if any(message.expires_at is not None for message in taken):
-            now = self._clock.now()
-            taken = [m for m in taken if m.expires_at is None or m.expires_at > now]
         if taken:
             self._telemetry.count("delivered", len(taken))
         return taken
@@ -226,6 +224,7 @@ class AsyncLive(AsyncIterator[Message]):
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
         self._ready: deque[Message] = deque()
+        self._reading: asyncio.Future[list[Message]] | None = None
         subscription.wake = _LoopWaker(self._loop, self._arrived).notify
 
     @property
@@ -285,21 +284,18 @@ class AsyncLive(AsyncIterator[Message]):
 
     async def _take(self, limit: int) -> list[Message]:
         subscription = self._subscription
-        if subscription.is_live:
+        if self._reading is None and subscription.is_live:
             taken = subscription.take_buffered(limit)
             if taken or subscription.is_live:
                 return taken
         # Not to be cancelled half-way: a chunk taken by the thread would be lost to the reader.
-        running = self._loop.run_in_executor(self._executor, subscription.take, limit)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            running.add_done_callback(self._keep)
-            raise
-
-    def _keep(self, running: asyncio.Future[list[Message]]) -> None:
-        if not running.cancelled() and running.exception() is None:
-            self._ready.extend(running.result())
+        # Whoever asks next, after a timeout, gets the answer of the same thread.
+        if self._reading is None:
+            self._reading = self._loop.run_in_executor(self._executor, subscription.take, limit)
+        taken = await asyncio.shield(self._reading)
+        self._reading = None
+        self._ready.extend(taken[limit:])
+        return taken[:limit]
 
 
 class _LoopWaker:
