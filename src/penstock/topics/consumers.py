@@ -125,6 +125,7 @@ class Follower(Iterator[Message]):
         self._holding = holding
         self._pending: Operation[None] | None = None
         self._batch: list[Message] = []
+        self._fetched: list[Message] = []
         self._next = 0
         state = self._acquire(standby)
         self._subscription = holding.subscribe(state, on_trimmed)
@@ -195,10 +196,12 @@ class Follower(Iterator[Message]):
     def _fill(self, limit: int | None, timeout: float | None) -> None:
         self._begin_commit()
         self._batch, self._next = [], 0
-        batch = self._live.take(limit, timeout=timeout)
+        if not self._fetched:
+            self._fetched = self._live.take(limit, timeout=timeout)
+        # If this fails, what was fetched waits for the next call.
         self._finish_commit()
         self._holding.check()
-        self._batch = batch
+        self._batch, self._fetched = self._fetched, []
 
     def _acquire(self, standby: bool) -> Consumer:
         while True:
@@ -216,9 +219,9 @@ class Follower(Iterator[Message]):
             self._pending = self._runtime.committer.run(write)
 
     def _finish_commit(self) -> None:
-        if self._pending is not None:
-            self._pending.wait()
-            self._pending = None
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.wait()
             self._committed = self._handed_out
 
 
@@ -234,6 +237,7 @@ class AsyncFollower(AsyncIterator[Message]):
         self._standby = standby
         self._pending: asyncio.Future[None] | None = None
         self._batch: list[Message] = []
+        self._fetched: list[Message] = []
         self._next = 0
         self._subscription: Subscription | None = None
         self._live: AsyncLive | None = None
@@ -320,10 +324,12 @@ class AsyncFollower(AsyncIterator[Message]):
         live = await self._open()
         await self._begin_commit()
         self._batch, self._next = [], 0
-        batch = await live.take(limit, timeout=timeout)
+        if not self._fetched:
+            self._fetched = await live.take(limit, timeout=timeout)
+        # If this fails or is cancelled, what was fetched waits for the next call.
         await self._finish_commit()
         self._holding.check()
-        self._batch = batch
+        self._batch, self._fetched = self._fetched, []
 
     async def _acquire(self) -> Consumer:
         while True:
@@ -342,9 +348,9 @@ class AsyncFollower(AsyncIterator[Message]):
             self._pending = self._runtime.committer.run_async(write)
 
     async def _finish_commit(self) -> None:
-        if self._pending is not None:
-            await self._pending
-            self._pending = None
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            await pending
             self._committed = self._handed_out
 
 
