@@ -155,7 +155,7 @@ class AsyncTopics:
         standby: bool = False,
     ) -> AsyncFollower:
         """Messages of a topic or glob for a named consumer, which resumes where it was."""
-        runtime, holding = bus.prepare_follow(self._open, topic, consumer, start)
+        runtime, holding = bus.prepare_follow(self._open, topic, consumer, start, on_trimmed)
         return AsyncFollower(runtime, holding, on_trimmed=on_trimmed, standby=standby)
 
     def subscribe(

@@ -34,6 +34,7 @@ from penstock.topics.consumers import Follower, Holding
 from penstock.topics.positions import (
     as_micros,
     check_count,
+    check_on_trimmed,
     check_position,
     open_live_subscription,
 )
@@ -181,7 +182,7 @@ class Topics:
         At least once, in order. One follower at a time holds the name; `standby` waits for it.
         A name used first begins with the `latest` messages or the `earliest`.
         """
-        runtime, holding = prepare_follow(self._open, topic, consumer, start)
+        runtime, holding = prepare_follow(self._open, topic, consumer, start, on_trimmed)
         return Follower(runtime, holding, on_trimmed=on_trimmed, standby=standby)
 
     def subscribe(
@@ -432,9 +433,14 @@ def prepare_many(
 
 
 def prepare_follow(
-    open_runtime: Callable[[], Runtime], topic: str, consumer: str, start: Start
+    open_runtime: Callable[[], Runtime],
+    topic: str,
+    consumer: str,
+    start: Start,
+    on_trimmed: OnTrimmed,
 ) -> tuple[Runtime, Holding]:
     pattern = Pattern.parse(topic)
+    check_on_trimmed(on_trimmed)
     if start not in ("latest", "earliest"):
         raise InvalidInput(f"start is 'latest' or 'earliest', not {start!r}.")
     runtime = open_runtime()

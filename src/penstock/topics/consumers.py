@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from penstock.clock import seconds
 from penstock.committer import Operation
-from penstock.errors import ConsumerBusy, ConsumerNotFound, LeaseLost
+from penstock.errors import ConsumerBusy, ConsumerNotFound, InvalidInput, LeaseLost
 from penstock.model import (
     Consumer,
     Lag,
@@ -377,6 +377,10 @@ class Consumers:
         runtime = self._open()
         pattern = Pattern.parse(subscription)
         log = runtime.store.log()
+        if not isinstance(to, Position) and to not in ("latest", "earliest"):
+            raise InvalidInput(
+                f"A consumer is moved to a position, 'latest' or 'earliest', not to {to!r}."
+            )
         if isinstance(to, Position):
             check_position(runtime, to)
             offset, floor = to.offset, to.offset

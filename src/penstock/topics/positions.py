@@ -28,8 +28,7 @@ def check_position(runtime: Runtime, position: Position) -> LogState:
 def open_subscription(
     runtime: Runtime, pattern: Pattern, position: Position, *, floor: int, on_trimmed: OnTrimmed
 ) -> Subscription:
-    if on_trimmed not in ("raise", "skip"):
-        raise InvalidInput(f"on_trimmed is 'raise' or 'skip', not {on_trimmed!r}.")
+    check_on_trimmed(on_trimmed)
     runtime.start_reading()
     return Subscription(
         runtime.tail,
@@ -66,6 +65,11 @@ def open_live_subscription(
         start = recent[0].id - 1 if recent else start
     position = Position(log.epoch, start)
     return open_subscription(runtime, pattern, position, floor=log.last_id, on_trimmed=on_trimmed)
+
+
+def check_on_trimmed(on_trimmed: OnTrimmed) -> None:
+    if on_trimmed not in ("raise", "skip"):
+        raise InvalidInput(f"on_trimmed is 'raise' or 'skip', not {on_trimmed!r}.")
 
 
 def check_count(count: int, what: str) -> int:
