@@ -59,13 +59,14 @@ class Holding:
             raise ConsumerBusy(
                 f"Another follower is the consumer {self._consumer!r} on {self.pattern.text!r}."
             )
-        # Trims before a consumer's first day are no loss to it.
+        # Trims before a consumer's first day are no loss to it; those after it are.
         last_id = runtime.store.log().last_id
+        trimmed = runtime.store.topics.trimmed_through(self.pattern)
         state = transaction.consumers.ensure(
             self._consumer,
             self.pattern.text,
             position=last_id if self._start == "latest" else 0,
-            floor=last_id,
+            floor=trimmed,
             now=runtime.clock.now(),
         )
         self._lease = lease
@@ -385,7 +386,8 @@ class Consumers:
             check_position(runtime, to)
             offset, floor = to.offset, to.offset
         else:
-            offset, floor = (log.last_id if to == "latest" else 0), log.last_id
+            offset = log.last_id if to == "latest" else 0
+            floor = max(offset, runtime.store.topics.trimmed_through(pattern))
         now = runtime.clock.now()
         runtime.committer.run(
             lambda tx: tx.consumers.seek(name, pattern.text, position=offset, floor=floor, now=now)
