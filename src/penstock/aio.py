@@ -93,16 +93,16 @@ class AsyncTopics:
     ) -> Receipt:
         """Append one message; returns when it is on disk. As `Topics.publish`."""
         runtime = self._open()
-        bus.check_publishable(topic)
         if conflate:
+            bus.check_publishable(topic)
             bus.refuse_with_conflate(headers, ttl, idempotency_key, format)
             return runtime.conflator.put(topic, key, payload, type)
         message = bus.encode_message(
             runtime.settings, topic, payload, type, key, headers, ttl, idempotency_key, format
         )
-        entries = runtime.conflator.take(topic)
-        if not entries and timeout is None:
+        if timeout is None and topic not in runtime.conflator.waiting:
             return (await runtime.committer.append_async((message,)))[0]
+        entries = runtime.conflator.take(topic)
         try:
             batch = runtime.conflator.messages(topic, entries)
             writing = runtime.committer.append_async([*batch, message])

@@ -104,6 +104,7 @@ class Committer(Service):
         return self._submit(Operation(write, (), None, _held_lock()))
 
     def append_async(self, messages: Sequence[NewMessage]) -> asyncio.Future[list[Receipt]]:
+        assert messages, "nothing to append"
         future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
         self._submit(Operation(None, messages, future))
         return future
@@ -250,9 +251,14 @@ class Committer(Service):
         plain: list[Operation[Any]] = []
         messages: list[NewMessage] = []
         for operation in group:
-            if operation.run is None and _has_no_keys(operation.messages):
+            new = operation.messages
+            if len(new) == 1 and new[0].idempotency_key is None:
                 plain.append(operation)
-                messages += operation.messages
+                messages.append(new[0])
+                continue
+            if operation.run is None and all(message.idempotency_key is None for message in new):
+                plain.append(operation)
+                messages += new
                 continue
             self._append(transaction, plain, messages, now)
             plain, messages = [], []
@@ -309,13 +315,6 @@ class Committer(Service):
                 loop.call_soon_threadsafe(_resolve, operations)
             except RuntimeError:
                 continue  # The loop has ended, and its tasks with it.
-
-
-def _has_no_keys(messages: Sequence[NewMessage]) -> bool:
-    """Only a failing store can fail such an append."""
-    if len(messages) == 1:
-        return messages[0].idempotency_key is None
-    return all(message.idempotency_key is None for message in messages)
 
 
 def _held_lock() -> threading.Lock:

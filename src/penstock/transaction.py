@@ -27,7 +27,7 @@ from penstock.model import Format, NewMessage, Receipt
 from penstock.ports import Store, Transaction, Writer
 from penstock.service import Service
 from penstock.telemetry import Telemetry
-from penstock.topics.bus import check_publishable, encode_message, prepare_many
+from penstock.topics.bus import encode_message, prepare_many
 from penstock.topics.conflate import Entries
 from penstock.topics.runtime import Runtime
 
@@ -73,7 +73,6 @@ class HubTransaction:
         format: Format | None = None,
     ) -> Receipt:
         """Publish with the transaction: on disk, and visible, when it has been committed."""
-        check_publishable(topic)
         message = encode_message(
             self._runtime.settings, topic, payload, type, key, headers, ttl, idempotency_key, format
         )

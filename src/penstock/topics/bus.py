@@ -83,16 +83,16 @@ class Topics:
         seconds bound the wait, not the write.
         """
         runtime = self._open()
-        check_publishable(topic)
         if conflate:
+            check_publishable(topic)
             refuse_with_conflate(headers, ttl, idempotency_key, format)
             return runtime.conflator.put(topic, key, payload, type)
         message = encode_message(
             runtime.settings, topic, payload, type, key, headers, ttl, idempotency_key, format
         )
-        entries = runtime.conflator.take(topic)
-        if not entries:
+        if topic not in runtime.conflator.waiting:
             return runtime.committer.append((message,)).wait(timeout)[0]
+        entries = runtime.conflator.take(topic)
         try:
             batch = runtime.conflator.messages(topic, entries)
             return runtime.committer.append([*batch, message]).wait(timeout)[-1]
@@ -354,6 +354,8 @@ def encode_message(
     format: Format | None = None,
 ) -> NewMessage:
     """Checked and encoded, or an error that says what is wrong. Nothing is written."""
+    if topic.__class__ is not str or topic not in _publishable:
+        check_publishable(topic)
     body, encoding = codec.encode(
         payload, format, settings.payload_bytes_max, settings.compress_above_bytes
     )

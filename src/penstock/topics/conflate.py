@@ -35,7 +35,8 @@ class Conflator(Service):
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: dict[str, Entries] = {}
+        self.waiting: dict[str, Entries] = {}
+        """Entries by topic and key. Others look; only the conflator changes it."""
 
     def put(self, topic: str, key: str | None, payload: Any, type: str | None) -> Receipt:
         """Replace what waits under the key. Not durable before the next flush."""
@@ -47,7 +48,7 @@ class Conflator(Service):
             raise InvalidPayload("Conflated messages are JSON.", hint="Publish bytes normally.")
         entry = Conflated(key, msgspec.Raw(body), type)
         with self._lock:
-            entries = self._waiting.setdefault(topic, {})
+            entries = self.waiting.setdefault(topic, {})
             if key not in entries and len(entries) >= 2 * self._settings.conflate_keys_max:
                 raise QueueFull(f"{len(entries):,} conflated keys of {topic!r} wait to be written.")
             # The order of a batch is that of the latest publishes.
@@ -62,18 +63,18 @@ class Conflator(Service):
 
     def take(self, topic: str) -> Entries:
         """What waits for the topic; the caller writes it, or gives it back."""
-        if topic not in self._waiting:
+        if topic not in self.waiting:
             return {}
         with self._lock:
-            return self._waiting.pop(topic, {})
+            return self.waiting.pop(topic, {})
 
     def give_back(self, topic: str, entries: Entries) -> None:
         """After a failed write. What came under the same keys meanwhile is newer and stays."""
         if not entries:
             return
         with self._lock:
-            newer = self._waiting.get(topic, {})
-            self._waiting[topic] = {**{k: e for k, e in entries.items() if k not in newer}, **newer}
+            newer = self.waiting.get(topic, {})
+            self.waiting[topic] = {**{k: e for k, e in entries.items() if k not in newer}, **newer}
 
     def messages(self, topic: str, entries: Entries) -> list[NewMessage]:
         """The entries as few messages as the payload limit allows: nearly always one."""
@@ -100,7 +101,7 @@ class Conflator(Service):
     def flush(self) -> None:
         """Write everything that waits; give it back if that fails."""
         with self._lock:
-            taken, self._waiting = self._waiting, {}
+            taken, self.waiting = self.waiting, {}
         if not taken:
             return
         messages = [m for topic, entries in taken.items() for m in self.messages(topic, entries)]
