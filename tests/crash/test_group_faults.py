@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock import IdempotencyConflict
+from penstock.topics.bus import encode_message
 from tests.crash.processes import company, until
 
 pytestmark = pytest.mark.crash
@@ -45,15 +46,15 @@ def in_one_group(url: str, hub: penstock.Hub, writes: list[Callable[[], Any]]) -
     with company() as start:
         holder = start("hold_transaction", url)
         holder.expect("inside")
-        first = threading.Thread(target=hub.topics.publish, args=("first", "alone"))
-        first.start()
-        until(lambda: committer._thread is not None and not committer.waiting, "it was taken")
+        first = committer.append([encode_message(hub.settings, "first", "alone")])
+        until(lambda: not committer.waiting, "the committer has taken it up")
         threads = [threading.Thread(target=call, args=item) for item in enumerate(writes)]
         for n, thread in enumerate(threads):
             thread.start()
             until(lambda n=n: committer.waiting == n + 1, "it waits in line")
         holder.kill()
-        for thread in (first, *threads):
+        first.wait()
+        for thread in threads:
             thread.join()
     return results
 
