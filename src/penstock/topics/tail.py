@@ -37,6 +37,7 @@ class Tail:
         self._lock = threading.RLock()
         self._cursor = 0
         self._epoch = ""
+        self._is_closed = False
         self._subscriptions: tuple[Subscription, ...] = ()
         self._patterns: list[Pattern] | None = []
         self._is_picky = False
@@ -55,6 +56,8 @@ class Tail:
         False if the tail is past that position: the subscription must read on from the log.
         """
         with self._lock:
+            if self._is_closed:
+                raise HubClosed
             if not self._subscriptions:
                 log = self._store.log()
                 self._cursor, self._epoch = log.last_id, log.epoch
@@ -113,6 +116,7 @@ class Tail:
     def close(self) -> None:
         """Wake all readers with `HubClosed`."""
         with self._lock:
+            self._is_closed = True
             leaving = self._subscriptions
             self._set(())
         for subscription in leaving:
