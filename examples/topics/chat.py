@@ -5,6 +5,7 @@ python chat.py bob --db /tmp/chat.db
 """
 
 import argparse
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ import penstock
 
 
 def show(live: Iterator[penstock.Message], name: str) -> None:
-    for message in live:
-        if message.key != name:
-            print(f"{message.key}: {message.payload}", flush=True)
+    with contextlib.suppress(penstock.HubClosed):  # The main thread has ended.
+        for message in live:
+            if message.key != name:
+                print(f"{message.key}: {message.payload}", flush=True)
 
 
 def main() -> None:

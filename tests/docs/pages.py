@@ -4,7 +4,7 @@ A page is executed as a reader would: in an empty folder, from top to bottom.
 
 - ```python runs in the page's one namespace; a ```text block right after it is what it prints.
 - ```console runs each line that begins with `$ `; the lines below it are what it prints.
-- `...` stands for any text, as in doctest.
+- `...` and `…` stand for any text, as in doctest.
 
 An HTML comment on the line above a block changes that:
 

@@ -14,22 +14,15 @@ from tests.docs.pages import ROOT, all_pages, anchors, blocks, links, name_of, s
 
 WALKER = Path(__file__).with_name("walker.py")
 PAGES = all_pages()
-CLI_WORKS = (
-    subprocess.run(
-        [str(Path(sys.executable).with_name("penstock")), "--help"],
-        capture_output=True,
-        check=False,
-    ).returncode
-    == 0
-)
+# Written by `make bench`, on the machine that is to be measured.
+WRITTEN_LATER = {ROOT / "bench" / "RESULTS.md"}
 LANGUAGES = {"python", "console", "text", "toml", "sql", "mermaid", "json", "sh", ""}
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if steps(p)], ids=name_of)
 def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    todo = [step for step in steps(page) if CLI_WORKS or not step.text.startswith("penstock ")]
-    plan = {"page": name_of(page), "steps": [vars(step) for step in todo]}
+    plan = {"page": name_of(page), "steps": [vars(step) for step in steps(page)]}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(WALKER)],
         input=json.dumps(plan),
@@ -49,7 +42,7 @@ def test_links_lead_to_pages_and_headings_that_exist(page: Path) -> None:
             continue
         target, _, anchor = link.partition("#")
         found = (page.parent / target).resolve() if target else page
-        assert found.exists(), f"{link} leads nowhere"
+        assert found.exists() or found in WRITTEN_LATER, f"{link} leads nowhere"
         assert ROOT in (found, *found.parents), f"{link} leads out of the project"
         if anchor:
             assert anchor in anchors(found), f"{link}: no such heading"

@@ -65,7 +65,7 @@ class Background:
 
 
 def compare(step: dict[str, Any], found: str) -> None:
-    expected = step["expected"]
+    expected = step["expected"].replace("…", "...")
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     checker = doctest.OutputChecker()
     if not checker.check_output(expected, found, flags):
