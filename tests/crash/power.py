@@ -59,6 +59,8 @@ class Disk(apsw.VFS):
         self._folder = folder.resolve()
         self._inodes: dict[str, int] = {}
         self._lock = threading.Lock()
+        for found in sorted(folder.iterdir()):
+            self._adopt(found)
         super().__init__(self.name, base="")
 
     @contextmanager
@@ -114,6 +116,15 @@ class Disk(apsw.VFS):
     def now(self) -> int:
         with self._lock:
             return len(self.history)
+
+    def _adopt(self, found: Path) -> None:
+        """A file that is there already, with all its content on the disk."""
+        inode = len(self.history) + 1
+        self._inodes[found.name] = inode
+        self.history.append(Event("create", inode, found.name))
+        self.history.append(Event("change", inode, change=Change(0, found.read_bytes())))
+        self.history.append(Event("sync", inode, covers=len(self.history)))
+        self.history.append(Event("sync_folder", covers=len(self.history)))
 
     def synced(self, inode: int, covers: int, *, with_folder: bool) -> None:
         with self._lock:

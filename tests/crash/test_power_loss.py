@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
 
 SEEDS = range(5)
 STEPS = 45
-CUTS = 40
+CUTS = 30
 TOPICS = ("orders", "events", "short")
 
 
@@ -53,6 +53,7 @@ class Program:
             self._publish: 6,
             self._publish_many: 3,
             self._publish_from_threads: 1,
+            self._publish_from_two_hubs: 1,
             self._transact: 3,
             self._follow: 4,
             self._trim: 1,
@@ -109,6 +110,13 @@ class Program:
             thread.start()
         for thread in threads:
             thread.join()
+
+    def _publish_from_two_hubs(self) -> None:
+        """Another writer with its own connections, as another process has."""
+        with penstock.connect(self._url, durability=self._durability) as other:
+            for hub in (other, self._hub, other, self._hub):
+                payload = self._payload()
+                self._acked(hub.topics.publish("events", payload), payload)
 
     def _transact(self) -> None:
         payload = self._payload()
@@ -316,6 +324,34 @@ def test_a_disk_that_lies_about_syncs_loses_acknowledged_messages(
                 with pytest.raises(AssertionError):
                     found.check_nothing_acknowledged_is_lost()
     assert lost
+
+
+def test_a_second_power_loss_during_recovery_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T4: recovering from one cut, and what is acknowledged after it, survive the next one."""
+    run = record(tmp_path / "run", monkeypatch, "full", seed=41)
+    for index in choose_cuts(run, 41, 4):
+        first = run.disk.cut(index)
+        folder = tmp_path / f"first-{index}"
+        first.materialise(folder, "torn", 41 + index)
+        disk = Disk(folder)
+        for mark in first.marks:
+            disk.mark(mark)
+        adopted = disk.now()
+        again = Run(disk, dict(run.log))
+        with (
+            disk.plugged_in(monkeypatch),
+            penstock.connect(f"sqlite:///{folder / 'hub.db'}") as hub,
+        ):
+            receipt = hub.topics.publish("events", "again")
+            again.log[receipt.id] = ("events", "again")
+            disk.mark(("acked", receipt.id))
+        recovery = range(adopted, len(disk.history) + 1)
+        assert len(recovery) > 3
+        for found in survivors(tmp_path / f"{index}", again, list(recovery), ("torn",), 41):
+            found.check_whole()
+            found.check_nothing_acknowledged_is_lost()
 
 
 @pytest.mark.soak
