@@ -102,9 +102,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     # Health
     lag_warning_messages: Count = 1_000
+    """From so many messages behind, a consumer is a warning."""
     lag_critical_messages: Count = 5_000
+    """Beyond so many, it is critical."""
     lag_warning_seconds: Positive = 10.0
+    """From this age of the oldest message it has not committed, a consumer is a warning."""
     lag_critical_seconds: Positive = 30.0
+    """Beyond this age, it is critical."""
 
     def __post_init__(self) -> None:
         if self.poll_idle_ms < self.poll_active_ms:
