@@ -144,15 +144,22 @@ class HubTransaction:
     def _append(self, topic: str, messages: list[NewMessage]) -> list[Receipt]:
         with self._mutex:
             transaction = self._begun()
-            entries = self._runtime.conflator.take(topic)
+            conflator = self._runtime.conflator
+            entries = conflator.take(topic)
+            try:
+                batch = conflator.messages(topic, entries)
+                # A refused key may be caught, and the transaction go on without these messages.
+                with transaction.savepoint():
+                    receipts = transaction.topics.append(
+                        [*batch, *messages],
+                        producer=self._runtime.name,
+                        now=self._runtime.clock.now(),
+                    )
+            except BaseException:
+                conflator.give_back(topic, entries)
+                raise
             if entries:
                 self._taken.setdefault(topic, {}).update(entries)
-            batch = self._runtime.conflator.messages(topic, entries)
-            receipts = transaction.topics.append(
-                [*batch, *messages],
-                producer=self._runtime.name,
-                now=self._runtime.clock.now(),
-            )
         return [msgspec.structs.replace(r, durable=False) for r in receipts[len(batch) :]]
 
     def _begun(self) -> Transaction:
