@@ -182,6 +182,8 @@ class Runtime:
             self.tail.on_audience = self._has_audience
 
     def start_reading(self) -> None:
+        if self.instance is None and inside_transaction.get():
+            raise InsideTransaction  # Registering would wait for it.
         with self._starting:
             if self.instance is None:
                 instance = self.store.register(self.name)

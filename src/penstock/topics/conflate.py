@@ -14,9 +14,9 @@ import msgspec
 
 from penstock import codec
 from penstock.clock import Clock
-from penstock.committer import Committer
-from penstock.errors import InvalidInput, InvalidPayload, QueueFull
-from penstock.model import CONFLATED_TYPE, Conflated, NewMessage, Receipt
+from penstock.committer import Committer, inside_transaction
+from penstock.errors import InsideTransaction, InvalidInput, InvalidPayload, QueueFull
+from penstock.model import CONFLATED_TYPE, Conflated, NewMessage, Receipt, check_name
 from penstock.service import Service
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
@@ -40,8 +40,12 @@ class Conflator(Service):
 
     def put(self, topic: str, key: str | None, payload: Any, type: str | None) -> Receipt:
         """Replace what waits under the key. Not durable before the next flush."""
-        if not key:
-            raise InvalidInput("Conflated messages need a key.", hint="Pass key=…")
+        if inside_transaction.get():
+            raise InsideTransaction
+        if not key or not isinstance(key, str):
+            raise InvalidInput("Conflated messages need a key, which is text.", hint="Pass key=…")
+        if type is not None:
+            check_name(type, "message type")
         limit = self._settings.payload_bytes_max
         body, encoding = codec.encode(payload, None, limit // 2, compress_above=limit)
         if encoding != codec.JSON:
