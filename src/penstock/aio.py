@@ -122,15 +122,23 @@ class AsyncTopics:
     ) -> list[Receipt]:
         """Append many messages; returns when all are on disk. As `Topics.publish_many`."""
         runtime = self._open()
+        bus.check_publishable(topic)
         receipts: list[Receipt] = []
         waiting: list[asyncio.Future[list[Receipt]]] = []
-        for group in bus.prepare_many(runtime, topic, payloads, type, format):
-            waiting.append(runtime.committer.append_async(group))
-            if len(waiting) >= bus.PIPELINED:
-                receipts += await _bounded(waiting.pop(0), timeout)
-        for writing in waiting:
-            receipts += await _bounded(writing, timeout)
-        return receipts
+        entries = runtime.conflator.take(topic)
+        batch = runtime.conflator.messages(topic, entries)
+        try:
+            for group in bus.prepare_many(runtime, topic, payloads, type, format, behind=batch):
+                waiting.append(runtime.committer.append_async(group))
+                if len(waiting) >= bus.PIPELINED:
+                    receipts += await _bounded(waiting.pop(0), timeout)
+            for writing in waiting:
+                receipts += await _bounded(writing, timeout)
+        except BaseException:
+            if not receipts:  # What was conflated is in the first group.
+                runtime.conflator.give_back(topic, entries)
+            raise
+        return receipts[len(batch) :]
 
     async def read(
         self,

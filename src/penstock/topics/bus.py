@@ -116,15 +116,23 @@ class Topics:
         transactions of `commit_group_max` messages.
         """
         runtime = self._open()
+        check_publishable(topic)
         receipts: list[Receipt] = []
         waiting: list[Operation[list[Receipt]]] = []
-        for group in prepare_many(runtime, topic, payloads, type, format):
-            waiting.append(runtime.committer.append(group))
-            if len(waiting) >= PIPELINED:
-                receipts.extend(waiting.pop(0).wait(timeout))
-        for operation in waiting:
-            receipts.extend(operation.wait(timeout))
-        return receipts
+        entries = runtime.conflator.take(topic)
+        batch = runtime.conflator.messages(topic, entries)
+        try:
+            for group in prepare_many(runtime, topic, payloads, type, format, behind=batch):
+                waiting.append(runtime.committer.append(group))
+                if len(waiting) >= PIPELINED:
+                    receipts.extend(waiting.pop(0).wait(timeout))
+            for operation in waiting:
+                receipts.extend(operation.wait(timeout))
+        except BaseException:
+            if not receipts:  # What was conflated is in the first group.
+                runtime.conflator.give_back(topic, entries)
+            raise
+        return receipts[len(batch) :]
 
     # Reading
 
@@ -405,8 +413,9 @@ def prepare_many(
     payloads: Iterable[Any],
     type: str | None,
     format: Format | None,
+    behind: Iterable[NewMessage] = (),
 ) -> Iterator[list[NewMessage]]:
-    """The messages in groups for one transaction each, behind what was conflated."""
+    """The messages in groups for one transaction each, behind those that are encoded already."""
     settings = runtime.settings
     check_publishable(topic)
 
@@ -428,8 +437,7 @@ def prepare_many(
     messages: Iterable[NewMessage] = map(encode, payloads)
     if isinstance(payloads, (list, tuple)):
         messages = list(messages)
-    entries = runtime.conflator.take(topic)
-    ordered = itertools.chain(runtime.conflator.messages(topic, entries), messages)
+    ordered = itertools.chain(behind, messages)
     while group := list(itertools.islice(ordered, settings.commit_group_max)):
         yield group
 
