@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,3 +36,8 @@ def listening(hub: penstock.Hub) -> Callable[[int], None]:
         wait_until(lambda: hub.metrics().active_pollers >= count, f"{count} followers listen")
 
     return wait
+
+
+@pytest.fixture
+def is_root() -> bool:
+    return os.geteuid() == 0

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.factories import file_url
+import apsw
+
+from tests.factories import file_url, hub_on
 
 DEADLINE_SECONDS = 30.0
 COMMAND = [sys.executable, "-W", "error", "-m", "penstock"]
@@ -145,3 +147,12 @@ class Terminal:
     def close(self) -> None:
         for running in self._running:
             running.close()
+
+
+def make_too_new(terminal: Terminal) -> None:
+    """As a later release would leave it, if this one could not use it any more."""
+    with hub_on(terminal.file) as hub:
+        hub.topics.publish("orders", 1)
+    connection = apsw.Connection(str(terminal.file))
+    connection.execute("INSERT INTO penstock_schema VALUES (99, 'future', 99, 0)")
+    connection.close()
