@@ -106,10 +106,17 @@ def content_type(encoding: int) -> str:
 def encode_headers(headers: Mapping[str, str] | None, *, bytes_max: int) -> bytes | None:
     if not headers:
         return None
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidPayload(f"The header {name!r} is not text.", hint="Headers are str: str.")
-    body = _encode_json(dict(headers))
+    try:
+        for name, value in headers.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise InvalidPayload(
+                    f"The header {name!r} is not text.", hint="Headers are str: str."
+                )
+        body = _encode_json(dict(headers))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidPayload(
+            f"The headers cannot be encoded: {error}.", hint="Headers are str: str."
+        ) from error
     if len(body) > bytes_max:
         raise PayloadTooLarge(
             f"The headers have {len(body):,} bytes; the limit is {bytes_max:,}.",

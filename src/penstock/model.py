@@ -21,6 +21,7 @@ Start = Literal["latest", "earliest"]
 OnTrimmed = Literal["raise", "skip"]
 
 NAME_BYTES_MAX = 255
+KEY_BYTES_MAX = 1024
 RESERVED_PREFIX = "penstock."
 CONFLATED_TYPE = "batch"
 
@@ -354,8 +355,29 @@ def check_name(name: str, what: str) -> str:
             f"The {what} {name!r} is not valid.", hint="Use text without control characters."
         )
     if len(name.encode()) > NAME_BYTES_MAX:
-        raise InvalidInput(f"The {what} is longer than {NAME_BYTES_MAX} bytes.")
+        raise InvalidInput(
+            f"The {what} is longer than {NAME_BYTES_MAX} bytes.",
+            hint="A name is for looking things up; put data into the payload.",
+        )
     return name
+
+
+def check_key(key: str) -> str:
+    """The key, if it may be a message's."""
+    if not isinstance(key, str):
+        raise InvalidInput(f"A key is text, not {type(key).__name__}.", hint="Pass str(key).")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"The key {key!r} is not valid text.", hint="It has half of a surrogate pair."
+        ) from error
+    if size > KEY_BYTES_MAX:
+        raise InvalidInput(
+            f"The key has {size:,} bytes; the limit is {KEY_BYTES_MAX:,}.",
+            hint="A key says what the message is about; put data into the payload.",
+        )
+    return key
 
 
 class Pattern(msgspec.Struct, frozen=True):

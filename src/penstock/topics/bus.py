@@ -26,6 +26,7 @@ from penstock.model import (
     Start,
     Topic,
     TopicStats,
+    check_key,
     check_name,
     check_topic,
 )
@@ -368,15 +369,20 @@ def encode_message(
         payload, format, settings.payload_bytes_max, settings.compress_above_bytes
     )
     if type is not None:
+        if not isinstance(type, str):
+            check_name(type, "message type")
         check_type(type)
     if key is None and headers is None and ttl is None and idempotency_key is None:
         return NewMessage(topic, body, encoding, type)
-    if key is not None and not isinstance(key, str):
-        raise InvalidInput(f"A key is text, not {key.__class__.__name__}.")
+    if key is not None:
+        check_key(key)
     if idempotency_key is not None:
         check_name(idempotency_key, "idempotency key")
-    if ttl is not None and not 0 < ttl < 1e10:
-        raise InvalidInput(f"ttl is a number of seconds above 0, not {ttl!r}.")
+    if ttl is not None and not (isinstance(ttl, (int, float)) and 0 < ttl < 1e10):
+        raise InvalidInput(
+            f"ttl is a number of seconds above 0, not {ttl!r}.",
+            hint="Leave it out for a message that lives as long as its topic keeps it.",
+        )
     return NewMessage(
         topic,
         body,
