@@ -74,7 +74,9 @@ class Database:
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:
             with translated(self.path):
-                if is_new:
+                # Asked of SQLite, not of the file's size: one that was cut short while it was
+                # made is empty only after its journal has been rolled back.
+                if not fetch_value(connection, "PRAGMA page_count"):
                     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 mode = connection.execute("PRAGMA journal_mode = WAL").get
                 if mode != "wal":
