@@ -53,6 +53,7 @@ def test_the_demo_runs_on_a_file_that_is_there_already(terminal: Terminal, tmp_p
         assert result.returncode == 0, result.stderr
         assert summary(result.stdout)["indexer"][:2] == ["5", "0"]
         assert sum(topic.messages for topic in hub.topics.list("canvas-*")) == 6
+        assert hub.consumers.list() == []
 
 
 def test_the_demo_ends_with_a_summary_after_ctrl_c(terminal: Terminal) -> None:

@@ -52,7 +52,10 @@ def print_table(
     empty: str = "",
     title: str = "",
 ) -> None:
-    """A table; `right` names the columns of numbers, `empty` is said if there are no rows."""
+    """A table; `right` names the columns of numbers, `empty` is said if there are no rows.
+
+    A column that has nothing to say is left out.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -71,7 +74,8 @@ def print_table(
         pad_edge=False,
         show_edge=False,
     )
-    for header in headers:
+    shown = [n for n in range(len(headers)) if any(row[n] != "" for row in found)]
+    for header in (headers[n] for n in shown):
         is_number = header in right
         table.add_column(
             header,
@@ -80,7 +84,8 @@ def print_table(
             overflow="fold",
         )
     for row in found:
-        table.add_row(*(c if isinstance(c, Text) else Text(visible(str(c))) for c in row))
+        cells = (row[n] for n in shown)
+        table.add_row(*(c if isinstance(c, Text) else Text(visible(str(c))) for c in cells))
     console().print(table)
 
 

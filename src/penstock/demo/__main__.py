@@ -22,7 +22,7 @@ from contextlib import contextmanager
 import msgspec
 
 import penstock
-from penstock.demo.actors import CONSUMER, Event
+from penstock.demo.actors import CONSUMER, Event, consumer_name
 from penstock.demo.stage import Stage
 from penstock.demo.tally import Tally
 from penstock.errors import InvalidURL, PenstockError
@@ -132,6 +132,7 @@ class Conductor:
         finally:
             for actor in self._actors.values():
                 actor.end()
+            self._forget_consumer()
         self._stage.close(self._tally)
         return 0 if self._tally.is_complete else 1
 
@@ -233,6 +234,11 @@ class Conductor:
     def _revive_consumer(self) -> None:
         self._is_dead = False
         self._start("consumer", self._url, self._run)
+
+    def _forget_consumer(self) -> None:
+        """It would fall behind for ever, in a file that lives on."""
+        with penstock.connect(self._url) as hub:
+            hub.consumers.delete(consumer_name(self._run))
 
     def _start(self, role: str, *arguments: object) -> None:
         self._actors[role] = Actor(role, self._heard, *arguments)

@@ -26,6 +26,11 @@ WHO = ("ada", "grace", "edsger", "barbara", "tony", "leslie")
 CONSUMER = "indexer"
 
 
+def consumer_name(run: str) -> str:
+    """Each run has its own, so that none resumes after another's messages."""
+    return f"{CONSUMER}-{run}"
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something an actor did. Times are of the clock that all processes of a machine share."""
 
@@ -110,7 +115,7 @@ def follow_live(hub: penstock.Hub, run: str) -> None:
 
 def follow_as_consumer(hub: penstock.Hub, run: str) -> None:
     """The same glob under a name. Each message is committed once it was said."""
-    with hub.topics.follow(PATTERN, consumer=f"{CONSUMER}-{run}", standby=True) as follower:
+    with hub.topics.follow(PATTERN, consumer=consumer_name(run), standby=True) as follower:
         _say(Event("ready", follower.position.offset))
         for message in follower:
             _say_received(message, run)
