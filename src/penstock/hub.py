@@ -141,6 +141,7 @@ class Hub:
         """In a forked child: the parent goes on with what is open; the child opens its own."""
         inherited, self._runtime = self._runtime, None
         self._lock = threading.Lock()
+        self.telemetry.renew()
         if inherited is not None:
             inherited.store.abandon()
             _abandoned.append(inherited)

@@ -48,6 +48,10 @@ class Telemetry:
 
         return detach
 
+    def renew(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = threading.Lock()
+
     def emit(self, event: str, **measurements: Any) -> None:
         self.count(event)
         if event in _WARN:

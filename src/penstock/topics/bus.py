@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from penstock import codec
@@ -48,11 +47,12 @@ RATE_SECONDS = 60
 PIPELINED = 4
 """Transactions of one publish_many under way at once."""
 
-PUBLISHABLE_MAX = 65_536
+REMEMBERED_MAX = 65_536
 
 Topics_ = list[Topic]
 
 _publishable: set[str] = set()
+_types: set[str] = set()
 """Names found good: each publish asks."""
 
 
@@ -340,15 +340,17 @@ def check_publishable(topic: str) -> str:
                 f"The topic {topic!r} is reserved.",
                 hint=f"Names that begin with {RESERVED_PREFIX!r} are penstock's own.",
             )
-        if len(_publishable) >= PUBLISHABLE_MAX:
+        if len(_publishable) >= REMEMBERED_MAX:
             _publishable.clear()
         _publishable.add(topic)
     return topic
 
 
-@lru_cache(maxsize=4096)
-def check_type(type: str) -> str:
-    return check_name(type, "message type")
+def check_type(type: str) -> None:
+    check_name(type, "message type")
+    if len(_types) >= REMEMBERED_MAX:
+        _types.clear()
+    _types.add(type)
 
 
 def encode_message(
@@ -363,14 +365,12 @@ def encode_message(
     format: Format | None = None,
 ) -> NewMessage:
     """Checked and encoded, or an error that says what is wrong. Nothing is written."""
-    if topic.__class__ is not str or topic not in _publishable:
+    if not isinstance(topic, str) or topic not in _publishable:
         check_publishable(topic)
     body, encoding = codec.encode(
         payload, format, settings.payload_bytes_max, settings.compress_above_bytes
     )
-    if type is not None:
-        if not isinstance(type, str):
-            check_name(type, "message type")
+    if type is not None and (not isinstance(type, str) or type not in _types):
         check_type(type)
     if key is None and headers is None and ttl is None and idempotency_key is None:
         return NewMessage(topic, body, encoding, type)

@@ -103,7 +103,8 @@ def _stage(source: Path, staging: Path, database: Database, now: Micros) -> None
         with translated(source):
             # Nobody who held a lease then holds it now; numbers of live processes stay taken.
             copy.execute(
-                """UPDATE penstock_log SET generation = max(generation, ?) + 1,
+                """UPDATE penstock_log SET epoch = lower(hex(randomblob(6))),
+                                           generation = max(generation, ?) + 1,
                                            last_token = max(last_token, ?)""",
                 (generation, token),
             )

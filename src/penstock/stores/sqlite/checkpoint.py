@@ -14,10 +14,12 @@ import apsw
 
 from penstock.stores.sqlite.connection import (
     Database,
+    close_as_it_is,
     fetch_all,
     fetch_value,
     translated,
 )
+from penstock.stores.sqlite.forks import add_holder, gate
 from penstock.stores.sqlite.turnstile import Turnstile
 
 PAGE_BYTES = 4096
@@ -40,6 +42,7 @@ class Checkpointer:
         self._generation = 0
         self._turnstile = Turnstile(database.path)
         self._lock = threading.Lock()
+        add_holder(self)
         self.pages = 0
         """In the write-ahead log after this process's last commit."""
 
@@ -48,7 +51,7 @@ class Checkpointer:
         return self.pages >= min(PASSIVE_PAGES, self._restart_pages)
 
     def run(self, *, force: bool = False) -> None:
-        with self._lock, translated(self._database.path):
+        with self._lock, gate, translated(self._database.path):
             connection = self._ready()
             # A file that a slow reader made large stays large until somebody cuts it.
             is_large = self._wal_bytes() > self._wal_bytes_max
@@ -60,11 +63,17 @@ class Checkpointer:
             self._vacuum(connection)
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, gate:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
             self._turnstile.close()
+
+    def disconnect(self) -> None:
+        """Before a fork."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            close_as_it_is(connection)
 
     def _ready(self) -> apsw.Connection:
         self._database.check_present()

@@ -33,6 +33,7 @@ from penstock.errors import (
     TransactionTimeout,
     UnsafeSQLite,
 )
+from penstock.stores.sqlite.forks import add_holder, gate, is_tainted
 
 # Before this, two connections that write and checkpoint at the same instant can corrupt a WAL.
 SQLITE_VERSION_MIN = (3, 51, 3)
@@ -58,6 +59,11 @@ class Database:
     def create(self) -> bool:
         """Open or make the file; set what must be set before the first table. True if new."""
         check_sqlite_version()
+        if is_tainted():
+            raise StoreUnavailable(
+                "This process was forked inside a transaction of its parent.",
+                hint="Fork outside of 'with hub.transaction()', or start a new process.",
+            )
         folder = self.path.parent
         if not folder.is_dir():
             raise StoreUnavailable(
@@ -71,6 +77,15 @@ class Database:
         if not os.access(folder, os.W_OK):
             raise StoreReadOnly(f"The folder {folder} is not writable.")
         guard.check_open(self.path)
+        with gate:
+            self._make()
+        if is_new:
+            sync_folder(folder)
+        self._identity = self._look()
+        guard.add(self.path)
+        return is_new
+
+    def _make(self) -> None:
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:
             with translated(self.path):
@@ -86,11 +101,6 @@ class Database:
                     )
         finally:
             connection.close()
-        if is_new:
-            sync_folder(folder)
-        self._identity = self._look()
-        guard.add(self.path)
-        return is_new
 
     def connect(self, *, cache_kib: int = CACHE_KIB, read_only: bool = False) -> apsw.Connection:
         """A connection to the file as it was opened first; never makes a new file."""
@@ -121,10 +131,6 @@ class Database:
     def forget(self) -> None:
         guard.remove(self.path)
 
-    def abandon(self) -> None:
-        """In a forked child: the file stays open here until the process ends, unused."""
-        guard.inherit(self.path)
-
     def _look(self) -> tuple[int, int] | None:
         # stat only: opening and closing the file by hand would drop SQLite's locks on it.
         try:
@@ -150,11 +156,12 @@ class ReaderPool:
         self._lock = threading.Lock()
         self._free = threading.Semaphore(READERS_MAX)
         self._closed = False
+        add_holder(self)
 
     @contextmanager
     def read(self) -> Iterator[apsw.Connection]:
         """A connection inside a read transaction: all statements see one state of the file."""
-        with self._free:
+        with self._free, gate:
             generation, connection = self._take()
             healthy = False
             try:
@@ -175,7 +182,7 @@ class ReaderPool:
 
     def fetch(self, sql: str, parameters: Any = ()) -> list[Any]:
         """The rows of one statement, which is a view of its own: the short way for the tail."""
-        with self._free:
+        with self._free, gate:
             generation, connection = self._take()
             try:
                 rows = connection.execute(sql, parameters).fetchall()
@@ -188,7 +195,15 @@ class ReaderPool:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-        self._drop_idle()
+        with gate:
+            self._drop_idle()
+
+    def disconnect(self) -> None:
+        """Before a fork."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            close_as_it_is(connection)
 
     def _take(self) -> tuple[int, apsw.Connection]:
         self._database.check_present()
@@ -271,6 +286,12 @@ def check_sqlite_version() -> None:
         )
 
 
+def close_as_it_is(connection: apsw.Connection) -> None:
+    """Without the checkpoint that the last one to close otherwise makes: it is about to reopen."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close()
+
+
 def fetch_all(connection: apsw.Connection, sql: str, parameters: Any = ()) -> list[Any]:
     return connection.execute(sql, parameters).fetchall()
 
@@ -294,7 +315,6 @@ class _Guard:
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
-        self._inherited: set[str] = set()
         self._lock = threading.Lock()
         self._hooked = False
 
@@ -313,17 +333,15 @@ class _Guard:
             if count > 1:
                 self._open[name] = count - 1
 
-    def inherit(self, path: Path) -> None:
-        """In a forked child: the parent's descriptors are here too, and they are no stranger's."""
+    def renew(self) -> None:
+        """In a forked child, where nothing is open any more."""
         self._lock = threading.Lock()
-        name = os.path.realpath(path)
-        self._open.pop(name, None)
-        self._inherited.add(name)
+        self._open.clear()
 
     def check_open(self, path: Path) -> None:
         """Raises if another library in this process has the file open already."""
         name = os.path.realpath(path)
-        if name in self._open or name in self._inherited or "_sqlite3" not in sys.modules:
+        if name in self._open or "_sqlite3" not in sys.modules:
             return
         try:
             descriptors = os.listdir("/proc/self/fd")

@@ -24,9 +24,11 @@ from penstock.stores.sqlite.connection import (
     ReaderPool,
     fetch_all,
     fetch_value,
+    guard,
     translated,
 )
 from penstock.stores.sqlite.consumers import SqliteConsumerReader
+from penstock.stores.sqlite.forks import gate
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
 from penstock.stores.sqlite.topic_reader import SqliteTopicReader
@@ -127,28 +129,31 @@ class SqliteStore:
         self._checkpointer.run(force=force)
 
     def backup(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
-        backup.make(self._database, target, progress)
+        with gate:
+            backup.make(self._database, target, progress)
 
     def restore(self, source: Path, progress: Callable[[int, int], None] | None = None) -> None:
-        backup.restore(self._database, source, self._clock.now(), progress)
+        with gate:
+            backup.restore(self._database, source, self._clock.now(), progress)
 
     def new_generation(self) -> str:
-        connection = self._database.connect()
-        try:
-            with translated(self._database.path):
-                return str(fetch_value(connection, SQL["new_generation"]))
-        finally:
-            connection.close()
+        with gate:
+            connection = self._database.connect()
+            try:
+                with translated(self._database.path):
+                    return str(fetch_value(connection, SQL["new_generation"]))
+            finally:
+                connection.close()
 
     def checks(self) -> list[Check]:
         return doctor.checks(self._database, self._pool, self._settings.wal_bytes_max)
 
     def abandon(self) -> None:
-        # The child must not run SQLite's close on what the parent still uses. Locks that belong
-        # to the open file are a different matter: held here, they would outlive the parent.
+        # Connections were closed before the fork. Locks that belong to an open file would outlive
+        # the parent if they stayed open here.
         close_inherited()
         self._leasing.liveness.close()
-        self._database.abandon()
+        guard.renew()
 
     def close(self) -> None:
         self._pool.close()
@@ -165,16 +170,17 @@ class SqliteStore:
             self.on_growth()
 
     def _prepare(self) -> None:
-        connection = self._database.connect()
-        try:
-            migrate.prepare(
-                connection,
-                self._database.path,
-                auto=self._settings.migrate == "auto",
-                now=self._clock.now(),
-            )
-        finally:
-            connection.close()
+        with gate:
+            connection = self._database.connect()
+            try:
+                migrate.prepare(
+                    connection,
+                    self._database.path,
+                    auto=self._settings.migrate == "auto",
+                    now=self._clock.now(),
+                )
+            finally:
+                connection.close()
 
 
 def _remove_leftovers(root: Path) -> None:

@@ -13,10 +13,12 @@ from penstock.errors import OutcomeUnknown, StatementRefused, StoreReplaced
 from penstock.stores.sqlite.connection import (
     WRITER_CACHE_KIB,
     Database,
+    close_as_it_is,
     translate,
     translated,
 )
 from penstock.stores.sqlite.consumers import SqliteConsumerWriter
+from penstock.stores.sqlite.forks import add_holder, gate
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
 from penstock.stores.sqlite.liveness import Leasing
 from penstock.stores.sqlite.topic_rows import TopicNames
@@ -129,23 +131,26 @@ class SqliteWriter:
         self._transaction: SqliteTransaction | None = None
         self._generation = database.generation
         self._is_open = False
+        self._seat = 0
         self._closing = threading.Lock()
+        add_holder(self)
 
     def begin(self, *, timeout_seconds: float | None = None) -> SqliteTransaction:
         assert not self._is_open, "one transaction at a time"
         timeout = (
             self._database.lock_timeout_seconds if timeout_seconds is None else timeout_seconds
         )
-        transaction = self._ready()
-        self._turnstile.enter(timeout)
+        self._seat = gate.enter()
         try:
-            connection = self._connection
-            assert connection is not None
+            transaction = self._ready()
+            self._turnstile.enter(timeout)
+            assert self._connection is not None
             with translated(self._database.path):
-                connection.set_busy_timeout(max(1, round(timeout * 1000)))
-                connection.execute(BEGIN)
+                self._connection.set_busy_timeout(max(1, round(timeout * 1000)))
+                self._connection.execute(BEGIN)
         except BaseException:
             self._turnstile.leave()
+            gate.leave(self._seat)
             raise
         transaction.topics.begin()
         self._is_open = True
@@ -165,8 +170,8 @@ class SqliteWriter:
         except BaseException as error:
             self._end(roll_back=True, reconnect=isinstance(error, OutcomeUnknown))
             raise
-        self._end(roll_back=False)
         self._transaction.topics.committed()
+        self._end(roll_back=False)
         # Only now is it certain that others will find it under this path.
         self._database.check_present()
 
@@ -194,7 +199,8 @@ class SqliteWriter:
 
     def close(self) -> None:
         self.rollback()
-        self._disconnect()
+        with gate:
+            self._disconnect()
         self._turnstile.close()
 
     def _ready(self) -> SqliteTransaction:
@@ -231,9 +237,14 @@ class SqliteWriter:
             self._turnstile.leave()
             if reconnect:
                 self._disconnect()
+            gate.leave(self._seat)
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
+        """Before a fork."""
+        self._disconnect(close_as_it_is)
+
+    def _disconnect(self, close: Callable[[apsw.Connection], None] = apsw.Connection.close) -> None:
         with self._closing:
             connection, self._connection, self._transaction = self._connection, None, None
         if connection is not None:
-            connection.close()
+            close(connection)

@@ -17,9 +17,11 @@ import apsw
 from penstock.errors import StoreError
 from penstock.stores.sqlite.connection import (
     Database,
+    close_as_it_is,
     fetch_value,
     translated,
 )
+from penstock.stores.sqlite.forks import add_holder, gate
 
 if sys.platform == "linux":
     from inotify_simple import INotify, flags, parse_events
@@ -70,6 +72,7 @@ class SqliteWake:
         self._poller = select.poll()
         self._poller.register(self._wakeup_read, select.POLLIN)
         self._inotify: INotify | None = None
+        add_holder(self)
         if sys.platform == "linux":
             self._start_inotify()
 
@@ -96,10 +99,17 @@ class SqliteWake:
         self._bell.close()
         if self._inotify is not None:
             self._inotify.close()
-        if self._connection is not None:
-            self._connection.close()
+        with gate:
+            if self._connection is not None:
+                self._connection.close()
         os.close(self._wakeup_read)
         os.close(self._wakeup_write)
+
+    def disconnect(self) -> None:
+        """Before a fork."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            close_as_it_is(connection)
 
     def _start_inotify(self) -> None:
         try:
@@ -125,6 +135,10 @@ class SqliteWake:
 
     def _has_changed(self) -> bool:
         """Whether another connection has committed since the last time this was asked."""
+        with gate:
+            return self._compare_versions()
+
+    def _compare_versions(self) -> bool:
         try:
             if self._connection is None:
                 self._connection = self._database.connect(read_only=True)

@@ -8,7 +8,8 @@ SELECT epoch || '-' || generation, last_id, last_at FROM penstock_log;
 UPDATE penstock_log SET last_id = ?1, last_at = ?2;
 
 -- new_generation --
-UPDATE penstock_log SET generation = generation + 1
+-- Two copies of one file must not end up with the same epoch, so that part changes, too.
+UPDATE penstock_log SET epoch = lower(hex(randomblob(6))), generation = generation + 1
 RETURNING epoch || '-' || generation;
 
 -- next_token --
