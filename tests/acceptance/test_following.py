@@ -257,6 +257,18 @@ def test_a_closed_pipe_ends_a_follower_without_waiting_for_a_message(
     assert (result.code, result.err) == (141, "")
 
 
+def test_a_reader_that_leaves_with_the_last_message_is_no_failure(
+    terminal: Terminal, hub: penstock.Hub
+) -> None:
+    hub.topics.publish("orders", 1)
+    follower = terminal.start("follow", "orders", "--last", 1, "--count", 1)
+    follower.line()
+
+    result = follower.close_output()
+
+    assert (result.code, result.err) == (0, "")
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -171,7 +171,7 @@ def follow(
                 "('penstock topics configure')."
             )
             raise
-    if interruption.exit_code is not None:
+    if interruption.exit_code is not None and seen != count:
         _end(interruption.exit_code)
     if count is not None and seen < count:
         raise PenstockError(

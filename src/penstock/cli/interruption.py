@@ -31,6 +31,8 @@ class Interruption:
         self.exit_code: int | None = None
         """Set once it was told to stop."""
         self._is_waiting = False
+        self._is_over = False
+        self._lock = threading.Lock()
 
     @contextmanager
     def wait(self) -> Iterator[None]:
@@ -52,6 +54,8 @@ class Interruption:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._is_over = True
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -76,7 +80,10 @@ class Interruption:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         poll.poll()
-        self.exit_code = BROKEN_PIPE
         main = threading.main_thread().ident
         assert main is not None
-        signal.pthread_kill(main, signal.SIGTERM)
+        with self._lock:
+            # A reader may also leave because it has all it wanted: the command is ending anyway.
+            if not self._is_over:
+                self.exit_code = BROKEN_PIPE
+                signal.pthread_kill(main, signal.SIGTERM)
