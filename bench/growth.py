@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TOPICS = tuple(f"topic-{number}" for number in range(10))
 CHUNK = 1_000
 WARM_UP = 300
-BURSTS = 3
+BURSTS = 7
 
 
 def by_length_of_log(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figure]:

@@ -24,7 +24,7 @@ def describe(filesystem: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1024**3),
         "filesystem": filesystem,
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
         "load_before": round(os.getloadavg()[0], 2),
     }
 

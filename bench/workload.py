@@ -18,7 +18,7 @@ PAYLOAD: dict[str, Any] = {
     "fill": "#3366ff",
     "stroke": {"color": "#000000", "width": 2},
     "author": "user-4711",
-    "text": "The quick brown fox jumps over the lazy dog, twice a day at noon",
+    "text": "The quick brown fox jumps over the lazy dog, twice a day",
 }
 TYPE = "object-update"
 DATABASE = "bench.db"
@@ -62,7 +62,7 @@ SIZES = {
         light_samples=1_200,
         growth_small=1_000,
         growth_large=1_000_000,
-        growth_burst=2_000,
+        growth_burst=1_000,
         growth_single=500,
         growth_topics_small=10,
         growth_topics_large=10_000,

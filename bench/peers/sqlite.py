@@ -97,13 +97,14 @@ def saturated(link: Link) -> dict[str, Any]:
     return {"per_second": inserted / meter.seconds, "cores": meter.cores}
 
 
-def light(link: Link, *, samples: int, every_ms: float) -> dict[str, Any]:
+def light(link: Link, *, samples: int, every_ms: float, seconds_max: float) -> dict[str, Any]:
     """One row now and then, and how long each took."""
     connection = connect("document")
     link.ready()
     link.wait_go()
-    taken_ms = []
-    for _ in range(samples):
+    taken_ms: list[float] = []
+    deadline = time.monotonic() + seconds_max
+    while len(taken_ms) < samples and time.monotonic() < deadline:
         time.sleep(every_ms / 1000)
         started = time.monotonic_ns()
         insert(connection, [ROW])
