@@ -17,6 +17,7 @@ from penstock.errors import SchemaTooNew, StoreUnavailable
 from penstock.settings import Settings
 from penstock.stores.sqlite import migrate
 from penstock.stores.sqlite.connection import Database, fetch_value, translated
+from penstock.stores.sqlite.forks import gate
 
 
 class SchemaStep(msgspec.Struct, frozen=True):
@@ -108,11 +109,12 @@ class Schema:
     def _open(self) -> Iterator[apsw.Connection]:
         self._database.create()
         try:
-            connection = self._database.connect()
-            try:
-                yield connection
-            finally:
-                connection.close()
+            with gate:
+                connection = self._database.connect()
+                try:
+                    yield connection
+                finally:
+                    connection.close()
         finally:
             self._database.forget()
 

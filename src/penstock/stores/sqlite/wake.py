@@ -100,8 +100,9 @@ class SqliteWake:
         if self._inotify is not None:
             self._inotify.close()
         with gate:
-            if self._connection is not None:
-                self._connection.close()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
         os.close(self._wakeup_read)
         os.close(self._wakeup_write)
 
