@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from penstock.copies import backup, new_generation, restore
 from penstock.errors import WriteTimeout
-from penstock.health import Health, Metrics, measure, report
+from penstock.health import Health, Metrics, diagnose, measure, report
 from penstock.model import (
+    Check,
     Consumer,
     Format,
     Lag,
@@ -67,6 +70,30 @@ class AsyncHub:
         """The queue in figures."""
         return await _read(self._open, measure)
 
+    async def diagnose(self) -> list[Check]:
+        """What `penstock doctor` shows."""
+        return await _read(self._open, diagnose)
+
+    async def backup(
+        self,
+        target: str | os.PathLike[str],
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        """Write a consistent copy while everybody goes on working."""
+        await _read(self._open, lambda r: backup(r, target, progress, overwrite=overwrite))
+
+    async def restore(
+        self, source: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Replace the content by a backup's. Positions taken before raise `EpochChanged`."""
+        await _read(self._open, lambda r: restore(r, source, progress))
+
+    async def new_generation(self) -> str:
+        """Declare this file another one, after it was copied by hand. Returns the new epoch."""
+        return await _read(self._open, new_generation)
+
     async def close(self) -> None:
         """Write what waits, stop the threads, close the store."""
         await asyncio.get_running_loop().run_in_executor(None, self._close)
@@ -102,14 +129,9 @@ class AsyncTopics:
         )
         if timeout is None and topic not in runtime.conflator.waiting:
             return (await runtime.committer.append_async((message,)))[0]
-        entries = runtime.conflator.take(topic)
-        try:
-            batch = runtime.conflator.messages(topic, entries)
+        with runtime.conflator.ahead_of(topic) as batch:
             writing = runtime.committer.append_async([*batch, message])
             return (await _bounded(writing, timeout))[-1]
-        except BaseException:
-            runtime.conflator.give_back(topic, entries)
-            raise
 
     async def publish_many(
         self,
@@ -125,20 +147,17 @@ class AsyncTopics:
         bus.check_publishable(topic)
         receipts: list[Receipt] = []
         waiting: list[asyncio.Future[list[Receipt]]] = []
-        entries = runtime.conflator.take(topic)
-        batch = runtime.conflator.messages(topic, entries)
-        try:
-            for group in bus.prepare_many(runtime, topic, payloads, type, format, behind=batch):
-                waiting.append(runtime.committer.append_async(group))
-                if len(waiting) >= bus.PIPELINED:
-                    receipts += await _bounded(waiting.pop(0), timeout)
-            for writing in waiting:
-                receipts += await _bounded(writing, timeout)
-        except BaseException:
-            if not receipts:  # What was conflated is in the first group.
-                runtime.conflator.give_back(topic, entries)
-            raise
-        return receipts[len(batch) :]
+        for group in bus.prepare_many(runtime, topic, payloads, type, format):
+            if topic in runtime.conflator.waiting:
+                with runtime.conflator.ahead_of(topic) as batch:
+                    if batch:
+                        await _bounded(runtime.committer.append_async(batch), timeout)
+            waiting.append(runtime.committer.append_async(group))
+            if len(waiting) >= bus.PIPELINED:
+                receipts += await _bounded(waiting.pop(0), timeout)
+        for writing in waiting:
+            receipts += await _bounded(writing, timeout)
+        return receipts
 
     async def read(
         self,
@@ -158,7 +177,7 @@ class AsyncTopics:
         topic: str,
         *,
         consumer: str,
-        start: Start = "latest",
+        start: Start | Position = "latest",
         on_trimmed: OnTrimmed = "raise",
         standby: bool = False,
     ) -> AsyncFollower:

@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from penstock.aio import AsyncHub
 from penstock.clock import Clock, SystemClock
 from penstock.committer import Committer, inside_transaction
+from penstock.copies import backup, new_generation, restore
 from penstock.doorbell import Doorbell
 from penstock.errors import HubClosed, InsideTransaction
 from penstock.health import Health, Metrics, diagnose, measure, report
@@ -87,23 +87,24 @@ class Hub:
         return diagnose(self._open())
 
     def backup(
-        self, target: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
+        self,
+        target: str | os.PathLike[str],
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        overwrite: bool = False,
     ) -> None:
         """Write a consistent copy while everybody goes on working."""
-        self._refuse_inside()
-        self._open().store.backup(Path(target), progress)
+        backup(self._open(), target, progress, overwrite=overwrite)
 
     def restore(
         self, source: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
     ) -> None:
         """Replace the content by a backup's. Positions taken before raise `EpochChanged`."""
-        self._refuse_inside()
-        self._open().store.restore(Path(source), progress)
+        restore(self._open(), source, progress)
 
     def new_generation(self) -> str:
         """Declare this file another one, after it was copied by hand. Returns the new epoch."""
-        self._refuse_inside()
-        return self._open().store.new_generation()
+        return new_generation(self._open())
 
     def close(self) -> None:
         """Write what waits, stop the threads, close the store."""
@@ -132,10 +133,6 @@ class Hub:
             if self._runtime is None:
                 self._runtime = Runtime(self.settings, self._clock, self.telemetry)
             return self._runtime
-
-    def _refuse_inside(self) -> None:
-        if inside_transaction.get():
-            raise InsideTransaction
 
     def _abandon(self) -> None:
         """In a forked child: the parent goes on with what is open; the child opens its own."""

@@ -29,6 +29,7 @@ from penstock.service import Service
 from penstock.telemetry import Telemetry
 from penstock.topics.bus import encode_message, prepare_many
 from penstock.topics.conflate import Entries
+from penstock.topics.consumers import AsyncFollower, Follower, Progress
 from penstock.topics.runtime import Runtime
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class HubTransaction:
         self._writer: Writer | None = None
         self._transaction: Transaction | None = None
         self._taken: dict[str, Entries] = {}
+        self._acked: list[tuple[Progress, int]] = []
         self._state = "new"
         self._token: Token[bool] | None = None
 
@@ -90,6 +92,14 @@ class HubTransaction:
         groups = list(prepare_many(self._runtime, topic, payloads, type, format))
         return [receipt for group in groups for receipt in self._append(topic, group)]
 
+    def ack(self, follower: Follower | AsyncFollower) -> None:
+        """Commit what the follower has handed out with the transaction: both happen, or neither.
+
+        So the effects of a message on your own tables, and on topics, happen exactly once.
+        """
+        with self._mutex:
+            self._acked.append((follower, follower.ack_in(self._begun())))
+
     # Its life
 
     def __enter__(self) -> HubTransaction:
@@ -123,6 +133,8 @@ class HubTransaction:
             finally:
                 self._desk.leave(self)
                 self._desk.return_writer(self._writer)
+        for follower, position in self._acked:
+            follower.acked(position)
         self._runtime.committer.announce(appended)
 
     def rollback(self) -> None:
@@ -255,6 +267,10 @@ class AsyncHubTransaction:
         return await self._call(
             lambda: self._transaction.publish_many(topic, payloads, type=type, format=format)
         )
+
+    async def ack(self, follower: Follower | AsyncFollower) -> None:
+        """Commit what the follower has handed out with the transaction: both happen, or neither."""
+        await self._call(lambda: self._transaction.ack(follower))
 
     async def __aenter__(self) -> AsyncHubTransaction:
         self._transaction.__enter__()

@@ -62,7 +62,7 @@ def backup(
     if file.exists() and not force:
         raise BackupFailed(f"{file} exists.", hint="Pass --force to replace it.")
     with session.connect() as hub, progress("Backing up", "pages") as update:
-        hub.backup(file, lambda done, total: update(done, total))
+        hub.backup(file, lambda done, total: update(done, total), overwrite=force)
     size = file.stat().st_size
     if session.is_json:
         table.print_json(BackedUp(str(file.absolute()), size))

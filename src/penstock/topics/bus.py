@@ -93,13 +93,8 @@ class Topics:
         )
         if topic not in runtime.conflator.waiting:
             return runtime.committer.append((message,)).wait(timeout)[0]
-        entries = runtime.conflator.take(topic)
-        try:
-            batch = runtime.conflator.messages(topic, entries)
+        with runtime.conflator.ahead_of(topic) as batch:
             return runtime.committer.append([*batch, message]).wait(timeout)[-1]
-        except BaseException:
-            runtime.conflator.give_back(topic, entries)
-            raise
 
     def publish_many(
         self,
@@ -120,20 +115,17 @@ class Topics:
         check_publishable(topic)
         receipts: list[Receipt] = []
         waiting: list[Operation[list[Receipt]]] = []
-        entries = runtime.conflator.take(topic)
-        batch = runtime.conflator.messages(topic, entries)
-        try:
-            for group in prepare_many(runtime, topic, payloads, type, format, behind=batch):
-                waiting.append(runtime.committer.append(group))
-                if len(waiting) >= PIPELINED:
-                    receipts.extend(waiting.pop(0).wait(timeout))
-            for operation in waiting:
-                receipts.extend(operation.wait(timeout))
-        except BaseException:
-            if not receipts:  # What was conflated is in the first group.
-                runtime.conflator.give_back(topic, entries)
-            raise
-        return receipts[len(batch) :]
+        for group in prepare_many(runtime, topic, payloads, type, format):
+            if topic in runtime.conflator.waiting:
+                with runtime.conflator.ahead_of(topic) as batch:
+                    if batch:
+                        runtime.committer.append(batch).wait(timeout)
+            waiting.append(runtime.committer.append(group))
+            if len(waiting) >= PIPELINED:
+                receipts += waiting.pop(0).wait(timeout)
+        for operation in waiting:
+            receipts += operation.wait(timeout)
+        return receipts
 
     # Reading
 
@@ -164,7 +156,7 @@ class Topics:
             check_position(runtime, after)
             offset = floor = after.offset
         else:
-            floor = store.log().last_id
+            floor = store.topics.trimmed_through(pattern)
             offset = 0 if since is None else store.topics.offset_at(as_micros(since))
         messages: list[Message] = []
         while len(messages) < limit:
@@ -182,14 +174,14 @@ class Topics:
         topic: str,
         *,
         consumer: str,
-        start: Start = "latest",
+        start: Start | Position = "latest",
         on_trimmed: OnTrimmed = "raise",
         standby: bool = False,
     ) -> Follower:
         """Messages of a topic or glob for a named consumer, which resumes where it was.
 
         At least once, in order. One follower at a time holds the name; `standby` waits for it.
-        A name used first begins with the `latest` messages or the `earliest`.
+        A name used first begins with the `latest` messages, the `earliest`, or after a position.
         """
         runtime, holding = prepare_follow(self._open, topic, consumer, start, on_trimmed)
         return Follower(runtime, holding, on_trimmed=on_trimmed, standby=standby)
@@ -419,9 +411,8 @@ def prepare_many(
     payloads: Iterable[Any],
     type: str | None,
     format: Format | None,
-    behind: Iterable[NewMessage] = (),
 ) -> Iterator[list[NewMessage]]:
-    """The messages in groups for one transaction each, behind those that are encoded already."""
+    """The messages, encoded, in groups for one transaction each."""
     settings = runtime.settings
     check_publishable(topic)
 
@@ -440,11 +431,10 @@ def prepare_many(
             )
         return encode_message(settings, topic, item, type, format=format)
 
-    messages: Iterable[NewMessage] = map(encode, payloads)
+    messages: Iterator[NewMessage] = map(encode, payloads)
     if isinstance(payloads, (list, tuple)):
-        messages = list(messages)
-    ordered = itertools.chain(behind, messages)
-    while group := list(itertools.islice(ordered, settings.commit_group_max)):
+        messages = iter(list(messages))
+    while group := list(itertools.islice(messages, settings.commit_group_max)):
         yield group
 
 
@@ -452,14 +442,16 @@ def prepare_follow(
     open_runtime: Callable[[], Runtime],
     topic: str,
     consumer: str,
-    start: Start,
+    start: Start | Position,
     on_trimmed: OnTrimmed,
 ) -> tuple[Runtime, Holding]:
     pattern = Pattern.parse(topic)
     check_on_trimmed(on_trimmed)
-    if start not in ("latest", "earliest"):
-        raise InvalidInput(f"start is 'latest' or 'earliest', not {start!r}.")
+    if not isinstance(start, Position) and start not in ("latest", "earliest"):
+        raise InvalidInput(f"start is 'latest', 'earliest' or a position, not {start!r}.")
     runtime = open_runtime()
+    if isinstance(start, Position):
+        check_position(runtime, start)
     holding = Holding(runtime, consumer, pattern, start)
     runtime.start_reading()
     return runtime, holding

@@ -8,6 +8,8 @@ takes what waits along, in front of itself, so that the order is the publisher's
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -15,7 +17,14 @@ import msgspec
 from penstock import codec
 from penstock.clock import Clock
 from penstock.committer import Committer, inside_transaction
-from penstock.errors import InsideTransaction, InvalidInput, InvalidPayload, QueueFull
+from penstock.errors import (
+    InsideTransaction,
+    InvalidInput,
+    InvalidPayload,
+    OutcomeUnknown,
+    PenstockError,
+    QueueFull,
+)
 from penstock.model import CONFLATED_TYPE, Conflated, NewMessage, Receipt, check_name
 from penstock.service import Service
 from penstock.settings import Settings
@@ -71,6 +80,23 @@ class Conflator(Service):
             return {}
         with self._lock:
             return self.waiting.pop(topic, {})
+
+    @contextmanager
+    def ahead_of(self, topic: str) -> Iterator[list[NewMessage]]:
+        """What waits for the topic, to be written in front of something else.
+
+        Given back if that fails for certain. If its outcome is unknown, or the caller stops
+        waiting, it may be on disk; repeating outdated entries later would be worse than losing
+        them.
+        """
+        entries = self.take(topic)
+        try:
+            yield self.messages(topic, entries)
+        except OutcomeUnknown:
+            raise
+        except PenstockError:
+            self.give_back(topic, entries)
+            raise
 
     def give_back(self, topic: str, entries: Entries) -> None:
         """After a failed write. What came under the same keys meanwhile is newer and stays."""

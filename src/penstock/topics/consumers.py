@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from penstock.clock import seconds
 from penstock.committer import Operation
-from penstock.errors import ConsumerBusy, ConsumerNotFound, InvalidInput, LeaseLost
+from penstock.errors import ConsumerBusy, ConsumerNotFound, HubClosed, InvalidInput, LeaseLost
 from penstock.model import (
     Consumer,
     Lag,
@@ -38,7 +38,9 @@ RELEASE_SECONDS = 2.0
 class Holding:
     """The right to be a consumer on a subscription, and how its watermark is written."""
 
-    def __init__(self, runtime: Runtime, consumer: str, pattern: Pattern, start: Start) -> None:
+    def __init__(
+        self, runtime: Runtime, consumer: str, pattern: Pattern, start: Start | Position
+    ) -> None:
         self.pattern = pattern
         self._consumer = check_name(consumer, "consumer name")
         self._start = start
@@ -60,13 +62,17 @@ class Holding:
                 f"Another follower is the consumer {self._consumer!r} on {self.pattern.text!r}."
             )
         # Trims before a consumer's first day are no loss to it; those after it are.
-        last_id = runtime.store.log().last_id
-        trimmed = runtime.store.topics.trimmed_through(self.pattern)
+        start = self._start
+        if isinstance(start, Position):
+            position = floor = start.offset
+        else:
+            position = runtime.store.log().last_id if start == "latest" else 0
+            floor = runtime.store.topics.trimmed_through(self.pattern)
         state = transaction.consumers.ensure(
             self._consumer,
             self.pattern.text,
-            position=last_id if self._start == "latest" else 0,
-            floor=trimmed,
+            position=position,
+            floor=floor,
             now=runtime.clock.now(),
         )
         self._lease = lease
@@ -113,7 +119,28 @@ class Holding:
         self._is_lost = True
 
 
-class Follower(Iterator[Message]):
+class Progress:
+    """How far a follower has come; shared by both kinds."""
+
+    _holding: Holding
+    _handed_out: int
+    _committed: int
+
+    def ack_in(self, transaction: Transaction) -> int:
+        """Commit what was handed out in somebody's transaction. Returns how far that is."""
+        if self._handed_out > self._committed:
+            self._holding.advance(self._handed_out, self._skipped_through())(transaction)
+        return self._handed_out
+
+    def _skipped_through(self) -> int:
+        raise NotImplementedError
+
+    def acked(self, position: int) -> None:
+        """That transaction is on disk."""
+        self._committed = max(self._committed, position)
+
+
+class Follower(Progress, Iterator[Message]):
     """`for message in follower`, or `for batch in follower.batches()`.
 
     Leaving the loop early commits nothing of the current batch; it is delivered again.
@@ -142,7 +169,10 @@ class Follower(Iterator[Message]):
         return self
 
     def __next__(self) -> Message:
-        message = self.get()
+        try:
+            message = self.get()
+        except HubClosed:
+            raise StopIteration from None
         assert message is not None
         return message
 
@@ -213,10 +243,13 @@ class Follower(Iterator[Message]):
                     raise
                 time.sleep(STANDBY_SECONDS)
 
+    def _skipped_through(self) -> int:
+        return self._subscription.floor
+
     def _begin_commit(self) -> None:
         self._finish_commit()
         if self._handed_out > self._committed:
-            write = self._holding.advance(self._handed_out, self._subscription.floor)
+            write = self._holding.advance(self._handed_out, self._skipped_through())
             self._pending = self._runtime.committer.run(write)
 
     def _finish_commit(self) -> None:
@@ -226,7 +259,7 @@ class Follower(Iterator[Message]):
             self._committed = self._handed_out
 
 
-class AsyncFollower(AsyncIterator[Message]):
+class AsyncFollower(Progress, AsyncIterator[Message]):
     """As `Follower`, for an event loop. Takes the consumer when it is first asked."""
 
     def __init__(
@@ -255,7 +288,10 @@ class AsyncFollower(AsyncIterator[Message]):
         return self
 
     async def __anext__(self) -> Message:
-        message = await self.get()
+        try:
+            message = await self.get()
+        except HubClosed:
+            raise StopAsyncIteration from None
         assert message is not None
         return message
 
@@ -341,11 +377,13 @@ class AsyncFollower(AsyncIterator[Message]):
                     raise
                 await asyncio.sleep(STANDBY_SECONDS)
 
+    def _skipped_through(self) -> int:
+        return 0 if self._subscription is None else self._subscription.floor
+
     async def _begin_commit(self) -> None:
         await self._finish_commit()
         if self._handed_out > self._committed:
-            assert self._subscription is not None
-            write = self._holding.advance(self._handed_out, self._subscription.floor)
+            write = self._holding.advance(self._handed_out, self._skipped_through())
             self._pending = self._runtime.committer.run_async(write)
 
     async def _finish_commit(self) -> None:

@@ -57,6 +57,7 @@ def open_live_subscription(
     if after is not None:
         check_position(runtime, after)
         return open_subscription(runtime, pattern, after, floor=after.offset, on_trimmed=on_trimmed)
+    floor = runtime.store.topics.trimmed_through(pattern)
     log = runtime.store.log()
     start = log.last_id
     if last is not None:
@@ -64,7 +65,7 @@ def open_live_subscription(
         recent = runtime.store.topics.read_last(pattern, count=last, now=runtime.clock.now())
         start = recent[0].id - 1 if recent else start
     position = Position(log.epoch, start)
-    return open_subscription(runtime, pattern, position, floor=log.last_id, on_trimmed=on_trimmed)
+    return open_subscription(runtime, pattern, position, floor=floor, on_trimmed=on_trimmed)
 
 
 def check_on_trimmed(on_trimmed: OnTrimmed) -> None:

@@ -170,7 +170,10 @@ class Live(Iterator[Message]):
         return self
 
     def __next__(self) -> Message:
-        message = self.get()
+        try:
+            message = self.get()
+        except HubClosed:
+            raise StopIteration from None
         assert message is not None
         return message
 
@@ -237,7 +240,10 @@ class AsyncLive(AsyncIterator[Message]):
         return self
 
     async def __anext__(self) -> Message:
-        message = await self.get()
+        try:
+            message = await self.get()
+        except HubClosed:
+            raise StopAsyncIteration from None
         assert message is not None
         return message
 
