@@ -34,6 +34,7 @@ from penstock.model import (
 )
 from penstock.topics import bus
 from penstock.topics.consumers import AsyncFollower, Consumers
+from penstock.topics.listener import AsyncCallback, AsyncListener
 from penstock.topics.positions import open_live_subscription
 from penstock.topics.runtime import Runtime
 from penstock.topics.subscription import AsyncLive
@@ -199,6 +200,19 @@ class AsyncTopics:
             runtime, Pattern.parse(topic), after=after, last=last, on_trimmed=on_trimmed
         )
         return AsyncLive(subscription, runtime.settings.follow_batch_max, runtime.executor)
+
+    def listen(
+        self,
+        topic: str,
+        callback: AsyncCallback,
+        *,
+        after: Position | None = None,
+        last: int | None = None,
+        on_trimmed: OnTrimmed = "raise",
+    ) -> AsyncListener:
+        """As `subscribe`, calling back for each message, on the event loop."""
+        live = self.subscribe(topic, after=after, last=last, on_trimmed=on_trimmed)
+        return AsyncListener(live, callback, self._open().telemetry)
 
     async def position(self) -> Position:
         """The end of the log now."""

@@ -134,11 +134,10 @@ class Committer(Service):
         super().stop(timeout_seconds)
 
     def announce(self, appended: list[Message]) -> None:
-        """Tell this process and the others about messages that are on disk."""
+        """Tell this process about messages that are on disk."""
         if appended:
             if self.on_appended is not None:
                 self.on_appended(appended)
-            self._store.ring()
             if self.on_commit is not None:
                 self.on_commit(len(appended))
 
@@ -241,7 +240,6 @@ class Committer(Service):
         if appended is not None:
             self.announce(appended)
             return
-        self._store.ring()
         if self.on_commit is not None:
             self.on_commit(count)
 

@@ -10,7 +10,7 @@ Events, in the order a message meets them (`attach` gets the name and a dict of 
 | `behind` | subscription | a subscriber fell behind and is served from the log |
 | `swept` | topic, messages | retention removed messages |
 | `hold_broken` | topic, messages | a hold's limit was reached and messages were removed |
-| `checkpoint` | pages, seconds | the write-ahead log was written back |
+| `listener_failed` | error | a listener's callback raised, or its subscription ended |
 | `service_failed` | service, error | background work failed and will be tried again |
 
 Counters: one per event name, plus `published`, `delivered` and `conflated`.
@@ -28,7 +28,7 @@ logger = logging.getLogger("penstock")
 
 Handler = Callable[[str, Mapping[str, Any]], None]
 
-_WARN = frozenset({"commit_failed", "service_failed", "hold_broken"})
+_WARN = frozenset({"commit_failed", "service_failed", "listener_failed", "hold_broken"})
 
 
 class Telemetry:

@@ -66,6 +66,8 @@ class Writer(Protocol):
     def commit(self) -> None:
         """When this returns, everything is on disk as far as `Capabilities.durable` promises.
 
+        If messages were appended, the listeners of all processes have been woken.
+
         `StoreFull`: nothing was written. `OutcomeUnknown`: the commit itself failed, and only a
         look at the store can tell. Either way the transaction is over.
         """
@@ -109,7 +111,7 @@ class Store(Protocol):
         """A further listener: one for each thread that waits."""
 
     def ring(self) -> None:
-        """Wake the listeners of all processes. Called after a commit; never fails it."""
+        """Wake the listeners of all processes, as a commit with new messages does."""
 
     def log(self) -> LogState:
         """The epoch and the end of the log as of now."""

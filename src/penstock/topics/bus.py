@@ -31,6 +31,7 @@ from penstock.model import (
 )
 from penstock.settings import Settings
 from penstock.topics.consumers import Follower, Holding
+from penstock.topics.listener import Listener
 from penstock.topics.positions import (
     as_micros,
     check_count,
@@ -204,6 +205,26 @@ class Topics:
             runtime, Pattern.parse(topic), after=after, last=last, on_trimmed=on_trimmed
         )
         return Live(subscription, runtime.settings.follow_batch_max)
+
+    def listen(
+        self,
+        topic: str,
+        callback: Callable[[Message], object],
+        *,
+        after: Position | None = None,
+        last: int | None = None,
+        on_trimmed: OnTrimmed = "raise",
+    ) -> Listener:
+        """As `subscribe`, calling back for each message: the shortest way to live messages.
+
+        The callback runs on penstock's thread, one message at a time, and must be quick.
+        """
+        runtime = self._open()
+        subscription = open_live_subscription(
+            runtime, Pattern.parse(topic), after=after, last=last, on_trimmed=on_trimmed
+        )
+        batch_max = runtime.settings.follow_batch_max
+        return Listener(subscription, callback, batch_max, runtime.executor, runtime.telemetry)
 
     def position(self) -> Position:
         """The end of the log now."""

@@ -61,17 +61,15 @@ class Subscription:
         self._is_live = True
 
     def push(self, messages: list[Message]) -> bool:
-        """False: the reader is too slow, and the subscription has left."""
+        """False: the reader is too slow, and the subscription has left. The tail wakes it."""
         if messages[0].id <= self._joined_at:
             messages = [message for message in messages if message.id > self._joined_at]
         if len(self._buffer) + len(messages) > self._buffer_max:
             self._is_live = False
             self._buffer.clear()
             self._telemetry.emit("behind", subscription=self.pattern.text)
-            self.wake()
             return False
         self._buffer.extend(messages)
-        self.wake()
         return True
 
     def fail(self, error: Exception) -> None:
@@ -84,6 +82,11 @@ class Subscription:
     def is_live(self) -> bool:
         """Whether `take` can be answered without reading the log."""
         return self._is_live
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something came that was not taken yet."""
+        return bool(self._buffer)
 
     def take(self, limit: int) -> list[Message]:
         """The next messages; empty if there are none now. May read the log."""

@@ -78,40 +78,50 @@ class Tail:
         """
         if not self._lock.acquire(blocking=False):
             return
+        woken: list[Subscription] = []
         try:
             first = messages[0]
             if first.id == self._cursor + 1 and first.epoch == self._epoch:
-                self._dispatch(messages)
+                self._dispatch(messages, woken)
                 self._cursor = messages[-1].id
         finally:
             self._lock.release()
+        for subscription in woken:
+            subscription.wake()
 
     def look(self) -> bool:
         """Read what is new and hand it out. True if there was anything."""
-        if not self._subscriptions:
-            return False
         found = False
-        with self._lock:
-            while self._subscriptions:
-                started = time.perf_counter()
-                log, chunk = self._store.topics.read_tail(
-                    after=self._cursor,
-                    patterns=self._patterns if self._is_picky else None,
-                    limit=self._batch_max,
-                )
-                if log.epoch != self._epoch or log.last_id < self._cursor:
-                    self._change_epoch(log.epoch, log.last_id)
-                    return True
-                if chunk.through == self._cursor:
-                    break
+        while self._subscriptions:
+            woken: list[Subscription] = []
+            with self._lock:
+                has_more = self._read(woken)
+            # Without the lock: what is woken may be a callback, which may do anything.
+            for subscription in woken:
+                subscription.wake()
                 found = True
-                wanted = self._dispatch(chunk.messages)
-                self._is_picky = wanted < PICKY_SHARE * (chunk.through - self._cursor)
-                self._cursor = chunk.through
-                self._measure(time.perf_counter() - started, len(chunk.messages))
-                if self._cursor >= log.last_id:
-                    break
+            if not has_more:
+                break
         return found
+
+    def _read(self, woken: list[Subscription]) -> bool:
+        """One batch, under the lock. True if there is more."""
+        started = time.perf_counter()
+        log, chunk = self._store.topics.read_tail(
+            after=self._cursor,
+            patterns=self._patterns if self._is_picky else None,
+            limit=self._batch_max,
+        )
+        if log.epoch != self._epoch or log.last_id < self._cursor:
+            self._change_epoch(log.epoch, log.last_id)
+            return False
+        if chunk.through == self._cursor:
+            return False
+        wanted = self._dispatch(chunk.messages, woken)
+        self._is_picky = wanted < PICKY_SHARE * (chunk.through - self._cursor)
+        self._cursor = chunk.through
+        self._measure(time.perf_counter() - started, len(chunk.messages))
+        return self._cursor < log.last_id
 
     def close(self) -> None:
         """Wake all readers with `HubClosed`."""
@@ -122,8 +132,8 @@ class Tail:
         for subscription in leaving:
             subscription.fail(HubClosed())
 
-    def _dispatch(self, messages: list[Message]) -> int:
-        """Hand them out. Returns how many of them anybody wanted."""
+    def _dispatch(self, messages: list[Message], woken: list[Subscription]) -> int:
+        """Hand them out; `woken` gets those that have something. Returns how many were wanted."""
         shares: dict[Subscription, list[Message]] = {}
         wanted = 0
         for message in messages:
@@ -143,6 +153,7 @@ class Tail:
         }
         if behind:
             self._set(tuple(s for s in self._subscriptions if s not in behind))
+        woken.extend(shares)
         return wanted
 
     def _route(self, topic: str) -> tuple[Subscription, ...]:

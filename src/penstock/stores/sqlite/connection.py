@@ -38,8 +38,8 @@ from penstock.stores.sqlite.forks import add_holder, gate, is_tainted
 # Before this, two connections that write and checkpoint at the same instant can corrupt a WAL.
 SQLITE_VERSION_MIN = (3, 51, 3)
 READERS_MAX = 4
-CACHE_KIB = 2048
-WRITER_CACHE_KIB = 4096
+CACHE_KIB = 1024
+WRITER_CACHE_KIB = 2048
 
 # A VFS by name, for fault injection in tests.
 _vfs: str | None = None

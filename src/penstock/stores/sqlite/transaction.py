@@ -120,12 +120,14 @@ class SqliteWriter:
         *,
         idempotency_seconds: float,
         on_commit: Callable[[int], None],
+        ring: Callable[[], None],
     ) -> None:
         self._database = database
         self._names = names
         self._leasing = leasing
         self._idempotency_seconds = idempotency_seconds
         self._on_commit = on_commit
+        self._ring = ring
         self._turnstile = Turnstile(database.path)
         self._connection: apsw.Connection | None = None
         self._transaction: SqliteTransaction | None = None
@@ -167,6 +169,9 @@ class SqliteWriter:
                 self._connection.execute(COMMIT)
             except apsw.Error as error:
                 raise translate(error, self._database.path, committing=True) from error
+            if self._transaction.topics.appended_count:
+                # First of all: others are waiting for it.
+                self._ring()
         except BaseException as error:
             self._end(roll_back=True, reconnect=isinstance(error, OutcomeUnknown))
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import struct
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from penstock.stores.sqlite.connection import (
 from penstock.stores.sqlite.forks import add_holder, gate
 
 if sys.platform == "linux":
-    from inotify_simple import INotify, flags, parse_events
+    from inotify_simple import INotify, flags
 
 logger = logging.getLogger("penstock")
 
@@ -42,10 +43,12 @@ class Bell:
 
     def ring(self) -> None:
         try:
+            os.pwrite(self._descriptor, b"\0", 0)
             if os.fstat(self._descriptor).st_nlink == 0:
+                # Somebody removed the bell, and with it went the ring.
                 os.close(self._descriptor)
                 self._open()
-            os.pwrite(self._descriptor, b"\0", 0)
+                os.pwrite(self._descriptor, b"\0", 0)
         except OSError:
             # The message is on disk; listeners find it through the safety net.
             return
@@ -127,8 +130,9 @@ class SqliteWake:
         self._inotify.add_watch(self._bell_path, flags.MODIFY | flags.DELETE_SELF | flags.MOVE_SELF)
 
     def _drain(self, inotify: INotify) -> None:
-        events = parse_events(os.read(inotify.fd, 65536))
-        if any(event.mask & ~flags.MODIFY for event in events):
+        # A watch on a file has events without names, so all are of one size.
+        events = os.read(inotify.fd, 65536)
+        if any(mask & ~flags.MODIFY for _, mask, _, _ in struct.iter_unpack("iIII", events)):
             # Somebody removed the bell; hang up another one.
             self._bell.close()
             self._bell = Bell(self._database.path)

@@ -1,0 +1,139 @@
+"""Messages handed to a callback: the shortest way from a commit to user code.
+
+While the listener keeps up, its callback runs on the thread that read the messages, without
+another thread in between. While it is behind, it is served from the log on a reader thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+
+from penstock.errors import HubClosed, PenstockError
+from penstock.model import Message, Position
+from penstock.telemetry import Telemetry
+from penstock.topics.subscription import AsyncLive, Subscription
+
+Callback = Callable[[Message], object]
+AsyncCallback = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
+
+
+class Listener:
+    """Calls back for each message, one at a time and in order, until it is closed.
+
+    The callback must be quick: others wait for it. What it raises is reported (`listener_failed`)
+    and does not stop the listener. An error of the subscription itself (`LogTrimmed`,
+    `EpochChanged`) does, and stands in `error`.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        callback: Callback,
+        batch_max: int,
+        executor: Executor,
+        telemetry: Telemetry,
+    ) -> None:
+        self.error: PenstockError | None = None
+        self._subscription = subscription
+        self._callback = callback
+        self._batch_max = batch_max
+        self._executor = executor
+        self._telemetry = telemetry
+        self._busy = threading.Lock()
+        self._joined = threading.Event()
+        subscription.wake = self._wake
+        executor.submit(self._drain)
+        self._joined.wait()
+
+    @property
+    def position(self) -> Position:
+        """Where to listen again, with `after=`, to miss and repeat nothing."""
+        return Position(self._subscription.epoch, self._subscription.position)
+
+    def close(self) -> None:
+        self._subscription.close()
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wake(self) -> None:
+        """On the tail's thread, which must not read the log for one that is behind."""
+        if self._subscription.is_live:
+            self._drain()
+        elif self.error is None:
+            self._executor.submit(self._drain)
+
+    def _drain(self) -> None:
+        subscription = self._subscription
+        # Whoever is at it looks once more after letting go, so nothing that came is left lying.
+        while self.error is None and self._busy.acquire(blocking=False):
+            try:
+                while messages := subscription.take(self._batch_max):
+                    for message in messages:
+                        self._call(message)
+            except PenstockError as error:
+                self.error = error
+                if not isinstance(error, HubClosed):
+                    self._telemetry.emit("listener_failed", error=repr(error))
+            finally:
+                self._busy.release()
+                self._joined.set()
+            if not subscription.has_waiting:
+                return
+
+    def _call(self, message: Message) -> None:
+        try:
+            self._callback(message)
+        except Exception as error:  # noqa: BLE001 - user code; one failure is not the others'
+            self._telemetry.emit("listener_failed", error=repr(error))
+
+
+class AsyncListener:
+    """As `Listener`; the callback runs on the event loop and may be a coroutine function."""
+
+    def __init__(self, live: AsyncLive, callback: AsyncCallback, telemetry: Telemetry) -> None:
+        self.error: PenstockError | None = None
+        self._live = live
+        self._callback = callback
+        self._telemetry = telemetry
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def position(self) -> Position:
+        """Where to listen again, with `after=`, to miss and repeat nothing."""
+        return self._live.position
+
+    async def close(self) -> None:
+        await self._live.close()
+        await self._task
+
+    async def __aenter__(self) -> AsyncListener:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                for message in await self._live.take():
+                    await self._call(message)
+        except PenstockError as error:
+            self.error = error
+            if not isinstance(error, HubClosed):
+                self._telemetry.emit("listener_failed", error=repr(error))
+
+    async def _call(self, message: Message) -> None:
+        try:
+            result = self._callback(message)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:  # noqa: BLE001 - user code; one failure is not the others'
+            self._telemetry.emit("listener_failed", error=repr(error))
