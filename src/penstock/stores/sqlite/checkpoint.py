@@ -15,6 +15,7 @@ import apsw
 from penstock.stores.sqlite.connection import (
     Database,
     close_as_it_is,
+    close_connection,
     fetch_all,
     fetch_value,
     translated,
@@ -65,7 +66,7 @@ class Checkpointer:
     def close(self) -> None:
         with self._lock, gate:
             if self._connection is not None:
-                self._connection.close()
+                close_connection(self._connection)
                 self._connection = None
             self._turnstile.close()
 
@@ -78,7 +79,7 @@ class Checkpointer:
     def _ready(self) -> apsw.Connection:
         self._database.check_present()
         if self._connection is not None and self._generation != self._database.generation:
-            self._connection.close()
+            close_connection(self._connection)
             self._connection = None
         if self._connection is None:
             self._connection = self._database.connect()

@@ -5,6 +5,7 @@ Driver errors are translated here (`translate`) and nowhere else.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -34,6 +35,8 @@ from penstock.errors import (
     UnsafeSQLite,
 )
 from penstock.stores.sqlite.forks import add_holder, gate, is_tainted
+
+logger = logging.getLogger("penstock")
 
 # Before this, two connections that write and checkpoint at the same instant can corrupt a WAL.
 SQLITE_VERSION_MIN = (3, 51, 3)
@@ -221,13 +224,13 @@ class ReaderPool:
             if generation == self._database.generation and not self._closed:
                 self._idle.append(connection)
                 return
-        connection.close()
+        close_connection(connection)
 
     def _drop_idle(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
-            connection.close()
+            close_connection(connection)
 
 
 @contextmanager
@@ -284,6 +287,14 @@ def check_sqlite_version() -> None:
         raise UnsafeSQLite(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt a database that processes share."
         )
+
+
+def close_connection(connection: apsw.Connection) -> None:
+    """The last one writes the log back into the file; if it cannot, the next to open does."""
+    try:
+        connection.close()
+    except apsw.Error as error:
+        logger.warning("the write-ahead log was not written back at closing: %s", error)
 
 
 def close_as_it_is(connection: apsw.Connection) -> None:

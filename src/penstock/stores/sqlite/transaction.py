@@ -14,6 +14,7 @@ from penstock.stores.sqlite.connection import (
     WRITER_CACHE_KIB,
     Database,
     close_as_it_is,
+    close_connection,
     translate,
     translated,
 )
@@ -248,7 +249,7 @@ class SqliteWriter:
         """Before a fork."""
         self._disconnect(close_as_it_is)
 
-    def _disconnect(self, close: Callable[[apsw.Connection], None] = apsw.Connection.close) -> None:
+    def _disconnect(self, close: Callable[[apsw.Connection], None] = close_connection) -> None:
         with self._closing:
             connection, self._connection, self._transaction = self._connection, None, None
         if connection is not None:

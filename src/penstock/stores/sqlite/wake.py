@@ -19,6 +19,7 @@ from penstock.errors import StoreError
 from penstock.stores.sqlite.connection import (
     Database,
     close_as_it_is,
+    close_connection,
     fetch_value,
     translated,
 )
@@ -105,7 +106,7 @@ class SqliteWake:
         with gate:
             connection, self._connection = self._connection, None
             if connection is not None:
-                connection.close()
+                close_connection(connection)
         os.close(self._wakeup_read)
         os.close(self._wakeup_write)
 
@@ -154,7 +155,7 @@ class SqliteWake:
         except StoreError:
             # Let whoever looks next see the error itself; open anew when the file is back.
             if self._connection is not None:
-                self._connection.close()
+                close_connection(self._connection)
                 self._connection = None
             return True
         changed = version != self._version
