@@ -90,6 +90,8 @@ def in_fork(work: object) -> int:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
+        # Whatever happens to it, it does not outlive the test by long.
+        signal.alarm(round(2 * DEADLINE_SECONDS))
         try:
             work()  # type: ignore[operator]
             os._exit(0)

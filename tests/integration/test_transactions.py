@@ -233,12 +233,16 @@ def test_a_statement_that_rolls_back_ends_the_transaction(shop: penstock.Hub) ->
         tx.execute("INSERT INTO orders VALUES (1, 1)")
 
     with pytest.raises(PenstockError), shop.transaction() as tx:
-        tx.execute("INSERT INTO orders VALUES (2, 1)")
-        with pytest.raises(StatementFailed):
-            tx.execute("INSERT OR ROLLBACK INTO orders VALUES (1, 1)")
-        with pytest.raises(PenstockError):
-            tx.publish("t", 1)
+        roll_back_by_statement(tx)
     assert (orders(shop), shop.topics.read("t")) == ([1], [])
+
+
+def roll_back_by_statement(tx: object) -> None:
+    tx.execute("INSERT INTO orders VALUES (2, 1)")
+    with pytest.raises(StatementFailed):
+        tx.execute("INSERT OR ROLLBACK INTO orders VALUES (1, 1)")
+    with pytest.raises(PenstockError):
+        tx.publish("t", 1)
 
 
 def test_it_cannot_be_used_after_its_end(shop: penstock.Hub) -> None:
@@ -265,12 +269,15 @@ def test_one_that_stays_too_long_is_rolled_back(shop: penstock.Hub) -> None:
     """And publishers that waited for it go on."""
     later: list[penstock.Receipt] = []
     publisher = threading.Thread(target=lambda: later.append(shop.topics.publish("t", "later")))
-    stalled = shop.transaction(limit_seconds=0.1)
-    with pytest.raises(TransactionTimeout) as caught, stalled as tx:
+
+    def stall(tx: object) -> None:
         tx.publish("t", "stalled")
         publisher.start()
         publisher.join()
         tx.publish("t", "too late")
+
+    with pytest.raises(TransactionTimeout) as caught, shop.transaction(limit_seconds=0.1) as tx:
+        stall(tx)
     assert caught.value.retryable
 
     assert [receipt.id for receipt in later] == [1]
@@ -279,10 +286,14 @@ def test_one_that_stays_too_long_is_rolled_back(shop: penstock.Hub) -> None:
 
 def test_one_that_stays_too_long_cannot_be_committed(shop: penstock.Hub) -> None:
     with pytest.raises(TransactionTimeout), shop.transaction(limit_seconds=0.05) as tx:
-        tx.execute("INSERT INTO orders VALUES (1, 1)")
-        wait_until(lambda: tx._state == "expired")
+        stay_too_long(tx)
 
     assert orders(shop) == []
+
+
+def stay_too_long(tx: object) -> None:
+    tx.execute("INSERT OR REPLACE INTO orders VALUES (1, 1)")
+    wait_until(lambda: tx._state == "expired")
 
 
 def test_a_long_statement_is_interrupted(shop: penstock.Hub) -> None:
@@ -296,8 +307,12 @@ def test_the_limit_is_a_setting(open_hub: OpenHub) -> None:
     hub = open_hub(transaction_limit_seconds=0.05)
 
     with pytest.raises(TransactionTimeout), hub.transaction() as tx:
-        tx.publish("t", 1)
-        wait_until(lambda: tx._state == "expired")
+        publish_and_stay(tx)
+
+
+def publish_and_stay(tx: object) -> None:
+    tx.publish("t", 1)
+    wait_until(lambda: tx._state == "expired")
 
 
 def test_transactions_of_many_threads_take_turns(shop: penstock.Hub) -> None:

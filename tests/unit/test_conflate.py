@@ -130,18 +130,24 @@ def test_what_could_not_be_written_waits_again(hub: penstock.Hub) -> None:
     assert entries(hub)[1:] == [[("ann", 1)]]
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_what_a_busy_database_refused_waits_again(open_hub: OpenHub, many: bool) -> None:
+@pytest.mark.parametrize(
+    "publish",
+    [
+        lambda topics: topics.publish("cursors", "x"),
+        lambda topics: topics.publish_many("cursors", ["x"]),
+    ],
+    ids=["one", "many"],
+)
+def test_what_a_busy_database_refused_waits_again(
+    open_hub: OpenHub, publish: Callable[..., object]
+) -> None:
     hub = open_hub(conflate_interval_ms=NEVER_MS, lock_timeout_seconds=0.05)
     put(hub, "ann", "old")
     put(hub, "bob", 1)
     writer = hub._open().store.open_writer()
     writer.begin()
     with pytest.raises(StoreBusy):
-        if many:
-            hub.topics.publish_many("cursors", ["x"])
-        else:
-            hub.topics.publish("cursors", "x")
+        publish(hub.topics)
     with pytest.raises(StoreBusy):
         hub._open().conflator.flush()
     writer.close()
