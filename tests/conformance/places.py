@@ -14,7 +14,16 @@ from typing import Any, TypeVar
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.model import Instance, Message, NewMessage, Pattern, Receipt
+from penstock.model import (
+    Chunk,
+    Instance,
+    Message,
+    NewMessage,
+    Pattern,
+    Position,
+    Receipt,
+    Retention,
+)
 from penstock.ports import Store, Transaction, Writer
 from penstock.testing import FakeClock
 from tests.factories import file_url, new_message, store_at
@@ -108,6 +117,21 @@ class Scribe:
             if chunk.through == after:
                 return messages
             after = chunk.through
+
+    def tail(
+        self,
+        *,
+        after: int,
+        patterns: list[Pattern] | None,
+        limit: int,
+        epoch: str | None = None,
+    ) -> Chunk:
+        position = Position(epoch or self.store.log().epoch, after)
+        return self.store.topics.read_tail(after=position, patterns=patterns, limit=limit)
+
+    def sweep(self, topic: str, retention: Retention = Retention()) -> None:  # noqa: B008 - frozen
+        now = self.clock.now()
+        self.write(lambda tx: tx.topics.sweep(topic, retention, now=now, limit=1000))
 
     def report(self, instance: Instance, position: int = 0) -> None:
         now = self.clock.now()

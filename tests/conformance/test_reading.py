@@ -134,38 +134,38 @@ def test_the_tail_reads_new_messages_of_some_topics(scribe: Scribe) -> None:
         scribe.publish(name)
     patterns = [Pattern("a"), Pattern("c*")]
 
-    log, chunk = scribe.store.topics.read_tail(after=1, patterns=patterns, limit=10)
-    assert (ids(chunk.messages), chunk.through, log.last_id) == ([3, 4], 4, 4)
-    assert chunk.epoch == log.epoch == scribe.store.log().epoch
+    chunk = scribe.tail(after=1, patterns=patterns, limit=10)
+    assert (ids(chunk.messages), chunk.through) == ([3, 4], 4)
+    assert chunk.epoch == scribe.store.log().epoch
 
 
 def test_the_tail_reads_all_topics(scribe: Scribe) -> None:
     for name in ("a", "penstock.x", "b"):
         scribe.publish(name)
 
-    _, chunk = scribe.store.topics.read_tail(after=0, patterns=None, limit=2)
+    chunk = scribe.tail(after=0, patterns=None, limit=2)
     assert (ids(chunk.messages), chunk.through) == ([1, 2], 2)
 
 
 def test_the_tail_passes_what_matches_nothing(scribe: Scribe) -> None:
     scribe.publish("a", 5)
 
-    _, chunk = scribe.store.topics.read_tail(after=0, patterns=[Pattern("b")], limit=2)
+    chunk = scribe.tail(after=0, patterns=[Pattern("b")], limit=2)
     assert (chunk.messages, chunk.through) == ([], 5)
 
 
 def test_the_tail_at_the_end_finds_nothing(scribe: Scribe) -> None:
     scribe.publish("a")
 
-    log, chunk = scribe.store.topics.read_tail(after=1, patterns=None, limit=2)
-    assert (chunk.messages, chunk.through, log.last_id) == ([], 1, 1)
+    chunk = scribe.tail(after=1, patterns=None, limit=2)
+    assert (chunk.messages, chunk.through) == ([], 1)
 
 
 def test_the_tail_of_many_patterns_has_their_messages(scribe: Scribe) -> None:
     scribe.append(*(new_message(f"t.{n}") for n in range(MANY)), new_message("other"))
     patterns = [Pattern(f"t.{n}") for n in range(MANY)]
 
-    _, chunk = scribe.store.topics.read_tail(after=0, patterns=patterns, limit=1000)
+    chunk = scribe.tail(after=0, patterns=patterns, limit=1000)
     assert [m.topic for m in chunk.messages if m.topic != "other"] == [
         f"t.{n}" for n in range(MANY)
     ]
@@ -174,10 +174,30 @@ def test_the_tail_of_many_patterns_has_their_messages(scribe: Scribe) -> None:
 def test_the_tail_gives_no_message_twice_to_overlapping_patterns(scribe: Scribe) -> None:
     scribe.publish("a.1", 2)
 
-    _, chunk = scribe.store.topics.read_tail(
+    chunk = scribe.tail(
         after=0, patterns=[Pattern("a.*"), Pattern("a.1"), Pattern("?.1")], limit=10
     )
     assert ids(chunk.messages) == [1, 2]
+
+
+def test_the_tail_refuses_a_position_of_another_generation(scribe: Scribe) -> None:
+    scribe.publish("a", 3)
+    before = scribe.store.log().epoch
+    scribe.store.new_generation()
+    scribe.publish("a", 3)
+
+    for offset in (0, 3):
+        with pytest.raises(EpochChanged):
+            scribe.tail(after=offset, patterns=None, limit=10, epoch=before)
+
+
+def test_the_tail_reads_on_over_what_was_removed(scribe: Scribe) -> None:
+    scribe.publish("a", 3)
+    scribe.write(lambda tx: tx.topics.trim("a", 2))
+    scribe.sweep("a")
+
+    chunk = scribe.tail(after=0, patterns=None, limit=10)
+    assert (ids(chunk.messages), chunk.through) == ([3], 3)
 
 
 # Looking things up

@@ -133,10 +133,16 @@ class Store(Protocol):
         """Write a consistent copy to `target` while others read and write."""
 
     def restore(self, source: Path, progress: Callable[[int, int], None] | None = None) -> None:
-        """Replace the content by a backup's, in one step, under a new epoch."""
+        """Replace the content by a backup's, in one step, under a new epoch.
+
+        Ids go on above those of both, and one is left out.
+        """
 
     def new_generation(self) -> str:
-        """Start a new epoch, so that positions taken before it are refused. Returns it."""
+        """Start a new epoch, so that positions taken before it are refused. Returns it.
+
+        Ids go on rising, and one is left out.
+        """
 
     def checks(self) -> Sequence[Check]:
         """What can be said about the store itself, for `doctor`."""

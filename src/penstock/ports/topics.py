@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from penstock.clock import Micros
     from penstock.model import (
         Chunk,
-        LogState,
         Message,
         NewMessage,
         Pattern,
+        Position,
         Receipt,
         Retention,
         Swept,
@@ -26,8 +26,8 @@ class TopicWriter(Protocol):
     ) -> list[Receipt]:
         """Add messages to the end of the log, in order, creating topics as needed.
 
-        Ids rise by one, without gaps, over all topics and all processes: whoever has read up to
-        an id has seen everything below it that will ever exist. `created_at` does not fall from
+        Ids rise by one, without gaps but between generations, over all topics and processes:
+        whoever has read up to an id has seen everything below it that will ever exist. `created_at` does not fall from
         one id to the next, unless the clock was set back by more than a minute.
 
         A message whose idempotency key was used in its topic and has not expired is not added;
@@ -94,11 +94,13 @@ class TopicReader(Protocol):
         """
 
     def read_tail(
-        self, *, after: int, patterns: Sequence[Pattern] | None, limit: int
-    ) -> tuple[LogState, Chunk]:
+        self, *, after: Position, patterns: Sequence[Pattern] | None, limit: int
+    ) -> Chunk:
         """For one that is never far behind: new messages of these topics, or of all.
 
-        Trims and times to live are not looked at. The state of the log is of the same view.
+        For one caller at a time. Trims and times to live are not looked at. Fewer messages than
+        `limit` mean that there are no more. Raises `EpochChanged` if the log is not the
+        position's any more, before any message of the other one.
         """
 
     def names(self, pattern: Pattern) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.errors import EpochChanged, HubClosed
-from penstock.model import Message, Pattern
+from penstock.model import Message, Pattern, Position
 from penstock.ports import Store
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
@@ -94,34 +94,37 @@ class Tail:
         found = False
         while self._subscriptions:
             woken: list[Subscription] = []
+            started = time.perf_counter()
             with self._lock:
-                has_more = self._read(woken)
+                count = self._read(woken)
+            elapsed = time.perf_counter() - started
             # Without the lock: what is woken may be a callback, which may do anything.
             for subscription in woken:
                 subscription.wake()
+            if count:
                 found = True
-            if not has_more:
+                self._measure(elapsed, count)
+            if count < self._batch_max:
                 break
         return found
 
-    def _read(self, woken: list[Subscription]) -> bool:
-        """One batch, under the lock. True if there is more."""
-        started = time.perf_counter()
-        log, chunk = self._store.topics.read_tail(
-            after=self._cursor,
-            patterns=self._patterns if self._is_picky else None,
-            limit=self._batch_max,
-        )
-        if log.epoch != self._epoch or log.last_id < self._cursor:
-            self._change_epoch(log.epoch, log.last_id)
-            return False
+    def _read(self, woken: list[Subscription]) -> int:
+        """One batch, under the lock. Returns how many messages it had."""
+        try:
+            chunk = self._store.topics.read_tail(
+                after=Position(self._epoch, self._cursor),
+                patterns=self._patterns if self._is_picky else None,
+                limit=self._batch_max,
+            )
+        except EpochChanged as error:
+            self._change_epoch(error)
+            return 0
         if chunk.through == self._cursor:
-            return False
+            return 0
         wanted = self._dispatch(chunk.messages, woken)
         self._is_picky = wanted < PICKY_SHARE * (chunk.through - self._cursor)
         self._cursor = chunk.through
-        self._measure(time.perf_counter() - started, len(chunk.messages))
-        return self._cursor < log.last_id
+        return len(chunk.messages)
 
     def close(self) -> None:
         """Wake all readers with `HubClosed`."""
@@ -172,13 +175,12 @@ class Tail:
         if self.on_audience is not None and had_any != bool(subscriptions):
             self.on_audience(bool(subscriptions))
 
-    def _change_epoch(self, epoch: str, last_id: int) -> None:
+    def _change_epoch(self, error: EpochChanged) -> None:
         """The log is another one: whoever listens must choose where to start in it."""
         leaving = self._subscriptions
         self._set(())
-        self._epoch, self._cursor = epoch, last_id
         for subscription in leaving:
-            subscription.fail(EpochChanged("The database was restored or replaced."))
+            subscription.fail(error)
 
     def _measure(self, elapsed: float, count: int) -> None:
         latency = elapsed * 1000

@@ -97,16 +97,20 @@ def _stage(source: Path, staging: Path, database: Database, now: Micros) -> None
             migrate.prepare(copy, source, auto=True, now=now)
         live = database.connect(read_only=True)
         try:
-            generation, token = fetch_one(live, "SELECT generation, last_token FROM penstock_log")
+            generation, token, last_id = fetch_one(
+                live, "SELECT generation, last_token, last_id FROM penstock_log"
+            )
         finally:
             live.close()
         with translated(source):
-            # Nobody who held a lease then holds it now; numbers of live processes stay taken.
+            # Nobody who held a lease then holds it now; numbers of live processes stay taken. Ids
+            # go on above both, leaving one out: a reader that comes to the gap looks at the epoch.
             copy.execute(
                 """UPDATE penstock_log SET epoch = lower(hex(randomblob(6))),
                                            generation = max(generation, ?) + 1,
-                                           last_token = max(last_token, ?)""",
-                (generation, token),
+                                           last_token = max(last_token, ?),
+                                           last_id = max(last_id, ?) + 1""",
+                (generation, token, last_id),
             )
             copy.execute("DELETE FROM penstock_leases; DELETE FROM penstock_instances")
     finally:

@@ -159,6 +159,8 @@ class ReaderPool:
         self._lock = threading.Lock()
         self._free = threading.Semaphore(READERS_MAX)
         self._closed = False
+        self._next: apsw.Connection | None = None
+        self._next_generation = 0
         add_holder(self)
 
     @contextmanager
@@ -195,16 +197,34 @@ class ReaderPool:
             self._give_back(connection, generation)
             return rows
 
+    def fetch_next(self, sql: str, parameters: Any) -> list[Any]:
+        """As `fetch`, on a connection kept for the one caller that cannot wait: the tail."""
+        with gate:
+            self._database.check_present()
+            if self._next is None or self._next_generation != self._database.generation:
+                self._drop_next()
+                self._next_generation = self._database.generation
+                self._next = self._database.connect(read_only=True)
+            try:
+                return self._next.execute(sql, parameters).fetchall()
+            except apsw.Error as error:
+                self._drop_next()
+                raise translate(error, self._database.path) from error
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
         with gate:
             self._drop_idle()
+            self._drop_next()
 
     def disconnect(self) -> None:
         """Before a fork."""
         with self._lock:
             idle, self._idle = self._idle, []
+        if self._next is not None:
+            idle.append(self._next)
+            self._next = None
         for connection in idle:
             close_as_it_is(connection)
 
@@ -225,6 +245,11 @@ class ReaderPool:
                 self._idle.append(connection)
                 return
         close_connection(connection)
+
+    def _drop_next(self) -> None:
+        connection, self._next = self._next, None
+        if connection is not None:
+            connection.close()
 
     def _drop_idle(self) -> None:
         with self._lock:

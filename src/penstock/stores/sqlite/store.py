@@ -136,15 +136,18 @@ class SqliteStore:
     def restore(self, source: Path, progress: Callable[[int, int], None] | None = None) -> None:
         with gate:
             backup.restore(self._database, source, self._clock.now(), progress)
+        self.ring()
 
     def new_generation(self) -> str:
         with gate:
             connection = self._database.connect()
             try:
                 with translated(self._database.path):
-                    return str(fetch_value(connection, SQL["new_generation"]))
+                    epoch = str(fetch_value(connection, SQL["new_generation"]))
             finally:
                 connection.close()
+        self.ring()
+        return epoch
 
     def checks(self) -> list[Check]:
         return doctor.checks(self._database, self._pool, self._settings.wal_bytes_max)

@@ -32,16 +32,16 @@ class TopicNames:
         self.ids: dict[str, int] = {}
         self.names: dict[int, str] = {}
         self._highest = 0
-        self._epoch = ""
+        self.epoch = ""
         self._matches: dict[str, tuple[int, list[int]]] = {}
         self._lock = threading.Lock()
 
     def follow_epoch(self, epoch: str) -> None:
         """Another generation is another database: nothing learnt before holds."""
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             with self._lock:
                 self.ids, self.names, self._matches = {}, {}, {}
-                self._highest, self._epoch = 0, epoch
+                self._highest, self.epoch = 0, epoch
 
     def refresh(self, connection: apsw.Connection) -> None:
         with self._lock:

@@ -76,6 +76,7 @@ class SqliteWake:
         self._poller = select.poll()
         self._poller.register(self._wakeup_read, select.POLLIN)
         self._inotify: INotify | None = None
+        self._ring = b""
         add_holder(self)
         if sys.platform == "linux":
             self._start_inotify()
@@ -131,13 +132,18 @@ class SqliteWake:
         self._inotify.add_watch(self._bell_path, flags.MODIFY | flags.DELETE_SELF | flags.MOVE_SELF)
 
     def _drain(self, inotify: INotify) -> None:
-        # A watch on a file has events without names, so all are of one size.
+        # A watch on a file has events without names, so all are of one size; nearly always it is
+        # a single one, the same as the last.
         events = os.read(inotify.fd, 65536)
+        if events == self._ring:
+            return
         if any(mask & ~flags.MODIFY for _, mask, _, _ in struct.iter_unpack("iIII", events)):
             # Somebody removed the bell; hang up another one.
             self._bell.close()
             self._bell = Bell(self._database.path)
             self._watch()
+        else:
+            self._ring = events[:16]
 
     def _has_changed(self) -> bool:
         """Whether another connection has committed since the last time this was asked."""

@@ -8,8 +8,10 @@ SELECT epoch || '-' || generation, last_id, last_at FROM penstock_log;
 UPDATE penstock_log SET last_id = ?1, last_at = ?2;
 
 -- new_generation --
--- Two copies of one file must not end up with the same epoch, so that part changes, too.
-UPDATE penstock_log SET epoch = lower(hex(randomblob(6))), generation = generation + 1
+-- Two copies of one file must not end up with the same epoch, so that part changes, too. The id
+-- that is left out tells a reader that comes to it to look at the epoch.
+UPDATE penstock_log
+SET epoch = lower(hex(randomblob(6))), generation = generation + 1, last_id = last_id + 1
 RETURNING epoch || '-' || generation;
 
 -- next_token --
@@ -166,9 +168,14 @@ WHERE m.id > ?1 AND m.id <= ?2 AND m.id > t.deleted_through
   AND (m.expires_at IS NULL OR m.expires_at > ?3)
 ORDER BY m.id;
 
+-- read_next --
+-- As few pages as can be: each is read anew after another process's commit.
+SELECT id, topic_id, created_at, body, encoding, type, key, expires_at, headers, message_id, producer
+FROM penstock_messages WHERE id > ?1 ORDER BY id LIMIT ?2;
+
 -- read_tail --
 -- One statement, and so one view: the log's state comes with each row, or alone in one.
-SELECT l.epoch, l.generation, l.last_id, l.last_at, m.id, t.name, m.created_at, m.body, m.encoding,
+SELECT l.epoch, l.generation, l.last_id, m.id, t.name, m.created_at, m.body, m.encoding,
        m.type, m.key, m.expires_at, m.headers, m.message_id, m.producer
 FROM penstock_log AS l
 LEFT JOIN penstock_messages AS m ON m.id > ?1
@@ -177,7 +184,7 @@ WHERE l.only = 1
 ORDER BY m.id LIMIT ?2;
 
 -- read_tail_some --
-SELECT l.epoch, l.generation, l.last_id, l.last_at, m.id, t.name, m.created_at, m.body, m.encoding,
+SELECT l.epoch, l.generation, l.last_id, m.id, t.name, m.created_at, m.body, m.encoding,
        m.type, m.key, m.expires_at, m.headers, m.message_id, m.producer
 FROM penstock_log AS l
 LEFT JOIN penstock_messages AS m
