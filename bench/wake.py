@@ -2,7 +2,7 @@
 
 Three stamps of CLOCK_MONOTONIC, which all processes of one machine share: before publish() is
 called; when SQLite has finished COMMIT, taken by its own trace, so nothing of penstock's way to
-the bell is left out; and when the subscriber's code holds the message.
+the bell is left out; and when the subscriber's callback is called with the message.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import bisect
 import random
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -189,16 +190,17 @@ def publisher(link: Link, *, messages: int, topics: int, seed: int) -> dict[str,
 
 
 def subscriber(link: Link, *, pattern: str, messages: int) -> dict[str, Any]:
-    """A live subscription in a thread, as `for message in hub.topics.subscribe(...)`."""
+    """A callback, as with `hub.topics.listen(...)`."""
     seen: list[tuple[int, int]] = []
-    with penstock.connect(url(Path.cwd())) as hub, hub.topics.subscribe(pattern) as live:
-        # Live before the first message comes: a subscription joins the tail when first asked.
-        live.get(timeout=0)
+    done = threading.Event()
+
+    def stamp(message: penstock.Message) -> None:
+        seen.append((message.id, time.monotonic_ns()))
+        if len(seen) == messages:
+            done.set()
+
+    with penstock.connect(url(Path.cwd())) as hub, hub.topics.listen(pattern, stamp):
         link.ready()
         link.wait_go()
-        while len(seen) < messages:
-            message = live.get(timeout=GET_SECONDS)
-            now = time.monotonic_ns()
-            assert message is not None, f"{len(seen)} of {messages} messages came"
-            seen.append((message.id, now))
+        assert done.wait(GET_SECONDS), f"{len(seen)} of {messages} messages came"
     return {"seen": seen}

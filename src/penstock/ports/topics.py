@@ -27,8 +27,9 @@ class TopicWriter(Protocol):
         """Add messages to the end of the log, in order, creating topics as needed.
 
         Ids rise by one, without gaps but between generations, over all topics and processes:
-        whoever has read up to an id has seen everything below it that will ever exist. `created_at` does not fall from
-        one id to the next, unless the clock was set back by more than a minute.
+        whoever has read up to an id has seen everything below it that will ever exist.
+        `created_at` does not fall from one id to the next, unless the clock was set back by more
+        than a minute.
 
         A message whose idempotency key was used in its topic and has not expired is not added;
         its receipt is the first one's. A different message under the key raises
