@@ -301,7 +301,8 @@ class AsyncLive(AsyncIterator[Message]):
         # Whoever asks next, after a timeout, gets the answer of the same thread.
         if self._reading is None:
             self._reading = self._loop.run_in_executor(self._executor, subscription.take, limit)
-        await asyncio.wait([self._reading])
+        if not self._reading.done():
+            await asyncio.wait([self._reading])
         reading, self._reading = self._reading, None
         taken = reading.result()
         self._ready.extend(taken[limit:])
