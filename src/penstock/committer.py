@@ -37,7 +37,22 @@ from penstock.telemetry import Telemetry
 
 T = TypeVar("T")
 
-inside_transaction: ContextVar[bool] = ContextVar("penstock_inside_transaction", default=False)
+
+class Inside:
+    """True until the transaction ends, also for tasks that were started in it and live on."""
+
+    __slots__ = ("is_open",)
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def __bool__(self) -> bool:
+        return self.is_open
+
+
+inside_transaction: ContextVar[Inside | None] = ContextVar(
+    "penstock_inside_transaction", default=None
+)
 """True in the code of a `with hub.transaction()` block, where waiting for the committer is a
 deadlock: it waits for that very transaction."""
 

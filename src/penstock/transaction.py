@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.committer import inside_transaction
+from penstock.committer import Inside, inside_transaction
 from penstock.errors import (
     InsideTransaction,
     TransactionClosed,
@@ -51,7 +51,7 @@ class HubTransaction:
         self._taken: dict[str, Entries] = {}
         self._acked: list[tuple[Progress, int]] = []
         self._state = "new"
-        self._token: Token[bool] | None = None
+        self._token: Token[Inside | None] | None = None
 
     # What the user calls
 
@@ -107,7 +107,8 @@ class HubTransaction:
             raise InsideTransaction("Transactions cannot be nested.")
         assert self._state == "new", "a transaction is used once"
         self._state = "open"
-        self._token = inside_transaction.set(True)
+        self._inside = Inside()
+        self._token = inside_transaction.set(self._inside)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -215,6 +216,7 @@ class HubTransaction:
 
     def _leave(self) -> None:
         assert self._token is not None
+        self._inside.is_open = False
         inside_transaction.reset(self._token)
 
 
