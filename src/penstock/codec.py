@@ -90,13 +90,13 @@ def decode(body: bytes, encoding: int, to: Any = Any) -> Any:
             return _decode_json(data) if to is Any else msgspec.json.decode(data, type=to)
         if format == MSGPACK:
             return _decode_msgpack(data) if to is Any else msgspec.msgpack.decode(data, type=to)
+        if format == BYTES:
+            return data if to is Any or to is bytes else msgspec.convert(data, to)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UndecodablePayload(f"The payload cannot be decoded: {error}.") from error
-    if format != BYTES:
-        raise UndecodablePayload(
-            f"The payload has the unknown format {format}.", hint="Upgrade penstock here."
-        )
-    return data if to is Any or to is bytes else msgspec.convert(data, to)
+    raise UndecodablePayload(
+        f"The payload has the unknown format {format}.", hint="Upgrade penstock here."
+    )
 
 
 def content_type(encoding: int) -> str:

@@ -22,6 +22,7 @@ OnTrimmed = Literal["raise", "skip"]
 
 NAME_BYTES_MAX = 255
 KEY_BYTES_MAX = 1024
+OFFSET_DIGITS_MAX = 19
 RESERVED_PREFIX = "penstock."
 CONFLATED_TYPE = "batch"
 
@@ -45,7 +46,8 @@ class Position(msgspec.Struct, frozen=True, order=True):
     @classmethod
     def parse(cls, text: str) -> Position:
         epoch, separator, offset = text.rpartition(":")
-        if not separator or not epoch or not offset.isascii() or not offset.isdigit():
+        is_number = offset.isascii() and offset.isdigit() and len(offset) <= OFFSET_DIGITS_MAX
+        if not separator or not epoch or not is_number:
             raise InvalidInput(
                 f"{text!r} is not a position.", hint="A position looks like 'epoch:42'."
             )
@@ -181,16 +183,23 @@ class Retention(msgspec.Struct, frozen=True):
     hold_bytes_max: int | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            "age_seconds",
-            "messages_max",
-            "bytes_max",
-            "hold_seconds_max",
-            "hold_bytes_max",
+        for name, kind in (
+            ("age_seconds", (int, float)),
+            ("messages_max", int),
+            ("bytes_max", int),
+            ("hold_seconds_max", (int, float)),
+            ("hold_bytes_max", int),
         ):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InvalidInput(f"{name} must be above 0, not {value}.")
+            if value is not None and not (isinstance(value, kind) and value > 0):
+                raise InvalidInput(f"{name} must be a number above 0, not {value!r}.")
+        if not isinstance(self.hold_for, (tuple, list)) or not all(
+            isinstance(name, str) for name in self.hold_for
+        ):
+            raise InvalidInput(
+                f"hold_for is a tuple of consumers' names, not {self.hold_for!r}.",
+                hint="For one consumer: hold_for=('billing',).",
+            )
 
     def with_defaults(self, default: Retention) -> Retention:
         """As in force: the hub's defaults where the topic does not say.
