@@ -17,13 +17,20 @@ RETURNING epoch || '-' || generation;
 -- next_token --
 UPDATE penstock_log SET last_token = last_token + 1 RETURNING last_token;
 
--- insert_messages --
-INSERT INTO penstock_messages
-    (id, topic_id, created_at, expires_at, type, key, encoding, headers, message_id, producer, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- insert_plain --
+-- The row is repeated as often as there are messages; the first two values are the same for all.
+INSERT INTO penstock_messages (created_at, producer, id, topic_id, type, encoding, body) VALUES
 
--- message_row --
-(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- plain_row --
+(?1, ?2, ?, ?, ?, ?, ?)
+
+-- insert_full --
+INSERT INTO penstock_messages
+    (created_at, producer, id, topic_id, type, encoding, body, expires_at, key, headers, message_id)
+VALUES
+
+-- full_row --
+(?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- topic_id --
 SELECT id FROM penstock_topics WHERE name = ?;
