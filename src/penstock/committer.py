@@ -102,6 +102,7 @@ class Committer(Service):
         self._queue: deque[Operation[Any]] = deque()
         self._is_asleep = False
         self._is_closed = False
+        self._has_ended = False
         self.on_appended: Callable[[list[Message]], None] | None = None
         """Gets what was just committed, in id order, on the committer's thread."""
         self.on_commit: Callable[[int], None] | None = None
@@ -173,9 +174,21 @@ class Committer(Service):
     def _on_stop(self) -> None:
         while self._queue:
             self._commit(self._next_group())
+        self._has_ended = True
+        self._refuse_rest()
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def _refuse_rest(self) -> None:
+        """For those who came through the door while it was closing."""
+        while True:
+            try:
+                late = self._queue.popleft()
+            except IndexError:
+                return
+            late.error = HubClosed()
+            self._answer([late])
 
     def _submit(self, operation: Operation[T]) -> Operation[T]:
         if inside_transaction.get():
@@ -186,6 +199,8 @@ class Committer(Service):
         if len(queue) >= self._settings.write_queue_max:
             raise QueueFull(f"{len(queue):,} writes are waiting for the disk.")
         queue.append(operation)
+        if self._has_ended:
+            self._refuse_rest()
         if self._thread is None:
             self.start()
         if self._is_asleep:
