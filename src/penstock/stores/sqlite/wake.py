@@ -129,7 +129,10 @@ class SqliteWake:
 
     def _watch(self) -> None:
         assert self._inotify is not None
-        self._inotify.add_watch(self._bell_path, flags.MODIFY | flags.DELETE_SELF | flags.MOVE_SELF)
+        # ATTRIB: a file that is still open somewhere, as here, is not gone when it is removed; its
+        # number of names changes.
+        gone = flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF
+        self._inotify.add_watch(self._bell_path, flags.MODIFY | gone)
 
     def _drain(self, inotify: INotify) -> None:
         # A watch on a file has events without names, so all are of one size; nearly always it is
