@@ -11,6 +11,7 @@ import os
 import select
 import struct
 import sys
+import threading
 from pathlib import Path
 
 import apsw
@@ -71,6 +72,8 @@ class SqliteWake:
         self._bell = Bell(database.path)
         self._bell_path = database.path.with_name(database.path.name + "-bell")
         self._wakeup_read, self._wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._closing = threading.Lock()
+        self._is_closed = False
         self._connection: apsw.Connection | None = None
         self._version: object = None
         self._poller = select.poll()
@@ -95,12 +98,22 @@ class SqliteWake:
         return True
 
     def interrupt(self) -> None:
-        try:
-            os.write(self._wakeup_write, b"\0")
-        except BlockingIOError:
-            return  # The pipe is full of wake-ups already.
+        # The waiter may be closing meanwhile; the pipe's number would be another file's then.
+        with self._closing:
+            if self._is_closed:
+                return
+            try:
+                os.write(self._wakeup_write, b"\0")
+            except BlockingIOError:
+                return  # The pipe is full of wake-ups already.
 
     def close(self) -> None:
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            os.close(self._wakeup_read)
+            os.close(self._wakeup_write)
         self._bell.close()
         if self._inotify is not None:
             self._inotify.close()
@@ -108,8 +121,6 @@ class SqliteWake:
             connection, self._connection = self._connection, None
             if connection is not None:
                 close_connection(connection)
-        os.close(self._wakeup_read)
-        os.close(self._wakeup_write)
 
     def disconnect(self) -> None:
         """Before a fork."""
