@@ -79,13 +79,16 @@ class Database:
             raise StoreReadOnly(f"{self.path} is not writable.")
         if not os.access(folder, os.W_OK):
             raise StoreReadOnly(f"The folder {folder} is not writable.")
-        guard.check_open(self.path)
-        with gate:
-            self._make()
-        if is_new:
-            sync_folder(folder)
-        self._identity = self._look()
         guard.add(self.path)
+        try:
+            with gate:
+                self._make()
+            if is_new:
+                sync_folder(folder)
+        except BaseException:
+            guard.remove(self.path)
+            raise
+        self._identity = self._look()
         return is_new
 
     def _make(self) -> None:
@@ -355,7 +358,9 @@ class _Guard:
         self._hooked = False
 
     def add(self, path: Path) -> None:
+        """From now on the file is ours. Raises if another library has it open here already."""
         with self._lock:
+            self._check_open(path)
             if not self._hooked:
                 sys.addaudithook(self._audit)
                 self._hooked = True
@@ -374,8 +379,7 @@ class _Guard:
         self._lock = threading.Lock()
         self._open.clear()
 
-    def check_open(self, path: Path) -> None:
-        """Raises if another library in this process has the file open already."""
+    def _check_open(self, path: Path) -> None:
         name = os.path.realpath(path)
         if name in self._open or "_sqlite3" not in sys.modules:
             return

@@ -61,7 +61,11 @@ class SqliteStore:
         )
         self.location = "memory" if is_private else str(path)
         self._database.create()
-        self._prepare()
+        try:
+            self._prepare()
+        except BaseException:
+            self._database.forget()
+            raise
         self._names = TopicNames()
         self._pool = ReaderPool(self._database)
         self._leasing = Leasing(Liveness(path), clock.monotonic)
