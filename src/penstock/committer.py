@@ -72,6 +72,11 @@ class Operation(msgspec.Struct, Generic[T]):
     result: T = _UNSET
     error: BaseException | None = None
 
+    @property
+    def is_keyed(self) -> bool:
+        """Whether a message has an idempotency key, under which it can be refused."""
+        return any(message.idempotency_key is not None for message in self.messages)
+
     def wait(self, timeout_seconds: float | None = None) -> T:
         """The result, once it is on disk. The write goes on if the caller stops waiting."""
         assert self.done is not None, "an asyncio caller awaits its future"
@@ -168,12 +173,12 @@ class Committer(Service):
             self._is_asleep = False
             self._nudged.clear()
         while self._queue:
-            self._commit(self._next_group())
+            self._commit(*self._next_group())
         return 0.0
 
     def _on_stop(self) -> None:
         while self._queue:
-            self._commit(self._next_group())
+            self._commit(*self._next_group())
         self._has_ended = True
         self._refuse_rest()
         if self._writer is not None:
@@ -209,28 +214,36 @@ class Committer(Service):
             self._nudged.set()
         return operation
 
-    def _next_group(self) -> list[Operation[Any]]:
-        """As much as one transaction may hold; at least one operation."""
+    def _next_group(self) -> tuple[list[Operation[Any]], list[NewMessage] | None]:
+        """As much as one transaction may hold; at least one operation.
+
+        And all its messages, if it is nothing but appends without keys, as it nearly always is.
+        """
         queue = self._queue
         count_left, bytes_left = self._settings.commit_group_max, self._settings.commit_bytes_max
         group: list[Operation[Any]] = []
+        plain: list[NewMessage] = []
+        is_plain = True
         while queue:
-            messages = queue[0].messages
-            if len(messages) == 1:
-                count_left -= 1
-                bytes_left -= len(messages[0].body)
-            else:
-                count_left -= len(messages) or 1
-                bytes_left -= sum([len(message.body) for message in messages])
+            operation = queue[0]
+            messages = operation.messages
+            count_left -= len(messages) or 1
+            for message in messages:
+                bytes_left -= len(message.body)
+                if message.idempotency_key is not None:
+                    is_plain = False
             if group and (count_left < 0 or bytes_left < 0):
                 break
             group.append(queue.popleft())
-        return group
+            plain += messages
+            if operation.run is not None:
+                is_plain = False
+        return group, plain if is_plain else None
 
-    def _commit(self, group: list[Operation[Any]]) -> None:
+    def _commit(self, group: list[Operation[Any]], plain: list[NewMessage] | None = None) -> None:
         appended, count = None, 0
         try:
-            appended, count = self._attempt(group)
+            appended, count = self._attempt(group, plain)
         except (OutcomeUnknown, StoreBusy, StoreReplaced) as error:
             # Nothing of the group is acknowledged; running it again would not help, or repeat.
             self._fail(group, error)
@@ -249,12 +262,17 @@ class Committer(Service):
         finally:
             self._answer(group)
 
-    def _attempt(self, group: list[Operation[Any]]) -> tuple[list[Message] | None, int]:
+    def _attempt(
+        self, group: list[Operation[Any]], plain: list[NewMessage] | None
+    ) -> tuple[list[Message] | None, int]:
         started = time.perf_counter()
         if self._writer is None:
             self._writer = self._store.open_writer()
         with self._writer.transaction() as transaction:
-            self._run(transaction, group)
+            if plain is not None:
+                self._append(transaction, group, plain, self._clock.now())
+            else:
+                self._run(transaction, group)
             appended = transaction.topics.appended() if self.on_appended is not None else None
             count = transaction.topics.appended_count
         self._telemetry.emit(
@@ -279,14 +297,9 @@ class Committer(Service):
         plain: list[Operation[Any]] = []
         messages: list[NewMessage] = []
         for operation in group:
-            new = operation.messages
-            if len(new) == 1 and new[0].idempotency_key is None:
+            if operation.run is None and not operation.is_keyed:
                 plain.append(operation)
-                messages.append(new[0])
-                continue
-            if operation.run is None and all(message.idempotency_key is None for message in new):
-                plain.append(operation)
-                messages += new
+                messages += operation.messages
                 continue
             self._append(transaction, plain, messages, now)
             plain, messages = [], []

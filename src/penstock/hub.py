@@ -26,7 +26,7 @@ from penstock.ports import Store, Transaction
 from penstock.service import Service
 from penstock.settings import Settings
 from penstock.settings import load as load_settings
-from penstock.stores import check_url, open_store
+from penstock.stores import load_driver, open_store
 from penstock.telemetry import Telemetry
 from penstock.topics.bus import Topics
 from penstock.topics.conflate import Conflator
@@ -44,7 +44,7 @@ class Hub:
     """Topics and consumers behind one URL. Thread-safe; opens at the first use."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
-        check_url(settings.url)
+        load_driver(settings.url)
         self.settings = settings
         self.telemetry = Telemetry()
         self._clock = clock or SystemClock()

@@ -40,6 +40,16 @@ def check_url(url: str) -> tuple[str, str]:
     return scheme, path
 
 
+def load_driver(url: str) -> None:
+    """Check the URL and import what opening it needs. Opens nothing.
+
+    When the hub is made, and not at its first use, which may be in several threads: a child
+    forked amid an import inherits the lock of that import, and waits for it forever.
+    """
+    check_url(url)
+    import penstock.stores.sqlite.store  # noqa: F401
+
+
 def open_store(settings: Settings, clock: Clock) -> Store:
     from penstock.stores.sqlite.store import SqliteStore
 

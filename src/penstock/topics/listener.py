@@ -45,7 +45,8 @@ class Listener:
         self._telemetry = telemetry
         self._busy = threading.Lock()
         self._joined = threading.Event()
-        subscription.wake = self._wake
+        subscription.wake = self._drain_later
+        subscription.run = self._drain
         executor.submit(self._drain)
         self._joined.wait()
 
@@ -63,12 +64,12 @@ class Listener:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wake(self) -> None:
-        """On the tail's thread, which must not read the log for one that is behind."""
-        if self._subscription.is_live:
-            self._drain()
-        elif self.error is None:
+    def _drain_later(self) -> None:
+        """For a thread that cannot wait for a callback, such as the committer's."""
+        try:
             self._executor.submit(self._drain)
+        except RuntimeError:
+            return  # The hub is closing.
 
     def _drain(self) -> None:
         subscription = self._subscription

@@ -43,6 +43,9 @@ class Subscription:
         self.position = position.offset
         self.floor = floor
         self.wake: Callable[[], None] = lambda: None
+        """Tells the reader that something came, or that it must read the log. Never waits."""
+        self.run: Callable[[], None] | None = None
+        """Instead, where user code may run: on the thread that reads for the process."""
         self._tail = tail
         self._topics = topics
         self._clock = clock

@@ -100,7 +100,10 @@ class Tail:
             elapsed = time.perf_counter() - started
             # Without the lock: what is woken may be a callback, which may do anything.
             for subscription in woken:
-                subscription.wake()
+                if subscription.run is not None and subscription.is_live:
+                    subscription.run()
+                else:
+                    subscription.wake()
             if count:
                 found = True
                 self._measure(elapsed, count)

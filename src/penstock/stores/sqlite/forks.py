@@ -82,6 +82,7 @@ gate = Gate()
 """One for all databases of the process: forks are rare, and do not ask which one is in use."""
 
 _holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+_forking = threading.Lock()
 _is_tainted = False
 _was_clean = True
 
@@ -97,6 +98,8 @@ def is_tainted() -> bool:
 
 def _before() -> None:
     global _was_clean
+    # One fork at a time: the end of one would open the gate under another.
+    _forking.acquire()
     _was_clean = gate.shut()
     if _was_clean:
         for holder in list(_holders):
@@ -105,10 +108,12 @@ def _before() -> None:
 
 def _after_in_parent() -> None:
     gate.open()
+    _forking.release()
 
 
 def _after_in_child() -> None:
-    global _is_tainted
+    global _forking, _is_tainted
+    _forking = threading.Lock()
     gate.reset()
     _holders.clear()
     _is_tainted = _is_tainted or not _was_clean
