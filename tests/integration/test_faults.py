@@ -252,16 +252,19 @@ def test_a_database_of_the_users_own_gets_topics_beside_its_tables(path: Path) -
 
 
 def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
-    hub_on(path).topics.publish("t", 1)
+    with hub_on(path) as hub:
+        hub.topics.publish("t", 1)
     make_newer(path, readable_from=99)
 
     with pytest.raises(SchemaTooNew) as caught:
         hub_on(path).topics.read("t")
     assert caught.value.hint
+    sqlite3.connect(path).close()  # The file that was refused is nobody's here.
 
 
 def test_a_file_of_the_next_version_is_used_if_it_says_that_it_can_be(path: Path) -> None:
-    hub_on(path).topics.publish("t", 1)
+    with hub_on(path) as hub:
+        hub.topics.publish("t", 1)
     make_newer(path, readable_from=1)
     with hub_on(path) as hub:
         hub.topics.publish("t", 2)
