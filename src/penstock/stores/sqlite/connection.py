@@ -411,6 +411,9 @@ class _Guard:
 
 
 guard = _Guard()
+if hasattr(os, "register_at_fork"):
+    # Also if the hub was only just being opened, by another thread.
+    os.register_at_fork(after_in_child=guard.renew)
 
 
 def sync_folder(folder: Path) -> None:
