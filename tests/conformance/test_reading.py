@@ -254,12 +254,12 @@ def test_the_first_message_after_an_id(scribe: Scribe) -> None:
     for name in ("a", "b", "a"):
         scribe.publish(name)
     topics = scribe.store.topics
-    found = topics.first_after(Pattern("a"), 1)
+    found = topics.first_after(Pattern("a"), 1, now=scribe.clock.now())
 
     assert found is not None
     assert (found.id, found.topic) == (3, "a")
-    assert topics.first_after(Pattern("a"), 3) is None
-    assert topics.first_after(Pattern("?"), 1).id == 2
+    assert topics.first_after(Pattern("a"), 3, now=scribe.clock.now()) is None
+    assert topics.first_after(Pattern("?"), 1, now=scribe.clock.now()).id == 2
 
 
 def test_messages_above_an_id_are_counted(scribe: Scribe) -> None:
@@ -267,9 +267,9 @@ def test_messages_above_an_id_are_counted(scribe: Scribe) -> None:
         scribe.publish(name)
     topics = scribe.store.topics
 
-    assert topics.count_after(Pattern("a"), 0) == 3
-    assert topics.count_after(Pattern("a"), 3) == 1
-    assert topics.count_after(Pattern("*"), 1) == 3
+    assert topics.count_after(Pattern("a"), 0, now=scribe.clock.now()) == 3
+    assert topics.count_after(Pattern("a"), 3, now=scribe.clock.now()) == 1
+    assert topics.count_after(Pattern("*"), 1, now=scribe.clock.now()) == 3
 
 
 def test_trimmed_messages_are_neither_found_nor_counted(scribe: Scribe) -> None:
@@ -277,8 +277,8 @@ def test_trimmed_messages_are_neither_found_nor_counted(scribe: Scribe) -> None:
     scribe.write(lambda tx: tx.topics.trim("a", 2))
     topics = scribe.store.topics
 
-    assert topics.count_after(Pattern("a"), 0) == 2
-    assert topics.first_after(Pattern("a"), 0).id == 3
+    assert topics.count_after(Pattern("a"), 0, now=scribe.clock.now()) == 2
+    assert topics.first_after(Pattern("a"), 0, now=scribe.clock.now()).id == 3
 
 
 # Loss

@@ -142,3 +142,15 @@ def test_a_healthy_hub_passes_its_examination(hub: penstock.Hub) -> None:
 
     assert set(checks.values()) == {"ok"}
     assert {"file", "sqlite", "schema", "content", "write", "wake"} <= set(checks)
+
+
+def test_expired_messages_are_no_lag(clock: FakeClock) -> None:
+    """T12: nobody will ever get them."""
+    with memory_hub(clock=clock) as hub:
+        hub.topics.follow("t", consumer="c").close()
+        hub.topics.publish("t", 1, ttl=5)
+        clock.advance(60)
+        hub.topics.publish("t", 2)
+
+        lag = hub.consumers.lag("c", "t")
+        assert (lag.messages, lag.seconds) == (1, 0)

@@ -119,10 +119,14 @@ class TopicReader(Protocol):
     def trimmed_through(self, pattern: Pattern) -> int:
         """The highest id of these topics that was removed before its time to live."""
 
-    def first_after(self, pattern: Pattern, after: int) -> Message | None: ...
+    def first_after(self, pattern: Pattern, after: int, *, now: Micros) -> Message | None:
+        """The first message of these topics above this id that has not expired."""
 
-    def count_after(self, pattern: Pattern, after: int) -> int:
-        """How many messages of these topics are above this id."""
+    def count_after(self, pattern: Pattern, after: int, *, now: Micros) -> int:
+        """How many messages of these topics are above this id and have not expired.
+
+        Where there are very many, expired ones may be counted too.
+        """
 
     def needs_sweep(self, default: Retention, *, now: Micros) -> Sequence[str]:
         """Names of topics whose retention asks for removal now, deleted ones included."""

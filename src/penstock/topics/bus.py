@@ -303,7 +303,7 @@ class Topics:
         topic = self.get(name)
         pattern = Pattern(name)
         store, now = runtime.store, runtime.clock.now()
-        first = store.topics.first_after(pattern, topic.deleted_through)
+        first = store.topics.first_after(pattern, topic.deleted_through, now=now)
         epoch = store.log().epoch
         recently = store.topics.offset_at(now - micros(RATE_SECONDS))
         return TopicStats(
@@ -314,7 +314,7 @@ class Topics:
             None if first is None else first.position,
             Position(epoch, topic.last_id) if topic.last_id else None,
             None if first is None else seconds(max(0, now - first.created_at)),
-            store.topics.count_after(pattern, recently) / RATE_SECONDS,
+            store.topics.count_after(pattern, recently, now=now) / RATE_SECONDS,
             sum(Pattern(c.subscription).matches(name) for c in store.consumers.find()),
         )
 

@@ -442,12 +442,13 @@ def measure_lag(runtime: Runtime, consumer: Consumer) -> Lag:
     topics = runtime.store.topics
     pattern = Pattern(consumer.subscription)
     offset = consumer.position.offset
-    first = topics.first_after(pattern, offset)
-    age = 0 if first is None else max(0, runtime.clock.now() - first.created_at)
+    now = runtime.clock.now()
+    first = topics.first_after(pattern, offset, now=now)
+    age = 0 if first is None else max(0, now - first.created_at)
     return Lag(
         consumer.name,
         consumer.subscription,
-        0 if first is None else topics.count_after(pattern, offset),
+        0 if first is None else topics.count_after(pattern, offset, now=now),
         seconds(age),
         topics.trimmed_through(pattern) > max(offset, consumer.floor),
     )

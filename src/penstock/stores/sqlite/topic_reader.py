@@ -42,6 +42,8 @@ from penstock.stores.sqlite.topic_rows import (
 SCAN_MAX = 50_000
 # More topics than this are not named in a query but picked from all messages.
 FEW_TOPICS = 64
+# Up to so many messages of a topic are looked at one by one when they are counted.
+COUNTED_MAX = 50_000
 
 
 class SqliteTopicReader:
@@ -62,7 +64,7 @@ class SqliteTopicReader:
     def read(self, pattern: Pattern, *, after: int, floor: int, limit: int, now: Micros) -> Chunk:
         with self._pool.read() as connection:
             log, numbers = self._enter(connection, pattern)
-            self._check_trims(connection, numbers, max(after, floor), after, log)
+            self._check_trims(connection, numbers, max(after, floor), after, log, now)
             if after > log.last_id:
                 raise EpochChanged(f"The position {after} is ahead of the log ({log.last_id}).")
             if not numbers or after == log.last_id:
@@ -155,20 +157,24 @@ class SqliteTopicReader:
             _, numbers = self._enter(connection, pattern)
             return self._trimmed(connection, numbers, 0)
 
-    def first_after(self, pattern: Pattern, after: int) -> Message | None:
+    def first_after(self, pattern: Pattern, after: int, *, now: Micros) -> Message | None:
         with self._pool.read() as connection:
             log, numbers = self._enter(connection, pattern)
-            first = self._first_after(connection, numbers, after)
+            first = self._first_after(connection, numbers, after, now)
             if first is None:
                 return None
             return to_message(fetch_one(connection, SQL["message_by_id"], (first,)), log.epoch)
 
-    def count_after(self, pattern: Pattern, after: int) -> int:
+    def count_after(self, pattern: Pattern, after: int, *, now: Micros) -> int:
         with self._pool.read() as connection:
             _, numbers = self._enter(connection, pattern)
-            return sum(
-                fetch_value(connection, SQL["count_after"], (number, after)) for number in numbers
-            )
+            count = 0
+            for number in numbers:
+                found = fetch_value(connection, SQL["count_all_after"], (number, after))
+                if 0 < found <= COUNTED_MAX:
+                    found = fetch_value(connection, SQL["count_after"], (number, after, now))
+                count += found
+            return count
 
     def needs_sweep(self, default: Retention, *, now: Micros) -> list[str]:
         with self._pool.read() as connection:
@@ -236,12 +242,13 @@ class SqliteTopicReader:
         known: int,
         after: int,
         log: LogState,
+        now: Micros,
     ) -> None:
         if known >= log.last_id:
             return
         trimmed = self._trimmed(connection, numbers, known)
         if trimmed > known:
-            first = self._first_after(connection, numbers, after)
+            first = self._first_after(connection, numbers, after, now)
             raise LogTrimmed(
                 f"Messages after {after} were trimmed, up to {trimmed}, before they were read.",
                 first=None if first is None else Position(log.epoch, first),
@@ -253,7 +260,7 @@ class SqliteTopicReader:
         return max((trims[number] for number in numbers if number in trims), default=0)
 
     def _first_after(
-        self, connection: apsw.Connection, numbers: list[int], after: int
+        self, connection: apsw.Connection, numbers: list[int], after: int, now: Micros
     ) -> int | None:
-        firsts = (fetch_value(connection, SQL["first_after"], (n, after)) for n in numbers)
+        firsts = (fetch_value(connection, SQL["first_after"], (n, after, now)) for n in numbers)
         return min((first for first in firsts if first is not None), default=None)
