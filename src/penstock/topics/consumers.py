@@ -92,7 +92,8 @@ class Holding:
         self.check()
         lease = self._lease
         assert lease is not None
-        has_skipped, self._floor = floor > self._floor, floor
+        # Noted each time: whether an earlier write of it was rolled back is not known here.
+        has_skipped = floor > self._floor
 
         def write(transaction: Transaction) -> None:
             consumers, now = transaction.consumers, self._runtime.clock.now()

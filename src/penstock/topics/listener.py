@@ -45,6 +45,8 @@ class Listener:
         self._telemetry = telemetry
         self._busy = threading.Lock()
         self._joined = threading.Event()
+        self._position = subscription.position
+        self._is_closed = False
         subscription.wake = self._drain_later
         subscription.run = self._drain
         executor.submit(self._drain)
@@ -53,9 +55,11 @@ class Listener:
     @property
     def position(self) -> Position:
         """Where to listen again, with `after=`, to miss and repeat nothing."""
-        return Position(self._subscription.epoch, self._subscription.position)
+        return Position(self._subscription.epoch, self._position)
 
     def close(self) -> None:
+        """No further call begins. One that is running in another thread ends by itself."""
+        self._is_closed = True
         self._subscription.close()
 
     def __enter__(self) -> Listener:
@@ -78,6 +82,9 @@ class Listener:
             try:
                 while messages := subscription.take(self._batch_max):
                     for message in messages:
+                        if self._is_closed:
+                            break
+                        self._position = message.id
                         self._call(message)
             except PenstockError as error:
                 self.error = error
@@ -104,16 +111,21 @@ class AsyncListener:
         self._live = live
         self._callback = callback
         self._telemetry = telemetry
+        self._position = live.position
+        self._is_closed = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
     def position(self) -> Position:
         """Where to listen again, with `after=`, to miss and repeat nothing."""
-        return self._live.position
+        return self._position
 
     async def close(self) -> None:
+        """No further call begins; one that is running is waited for, unless it closes itself."""
+        self._is_closed = True
         await self._live.close()
-        await self._task
+        if self._task is not asyncio.current_task():
+            await self._task
 
     async def __aenter__(self) -> AsyncListener:
         return self
@@ -125,6 +137,9 @@ class AsyncListener:
         try:
             while True:
                 for message in await self._live.take():
+                    if self._is_closed:
+                        break
+                    self._position = message.position
                     await self._call(message)
         except PenstockError as error:
             self.error = error

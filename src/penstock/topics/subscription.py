@@ -88,8 +88,8 @@ class Subscription:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether something came that was not taken yet."""
-        return bool(self._buffer)
+        """Whether something came that was not taken yet, or there is an error to be told."""
+        return bool(self._buffer) or not self._is_live or self._error is not None
 
     def take(self, limit: int) -> list[Message]:
         """The next messages; empty if there are none now. May read the log."""
