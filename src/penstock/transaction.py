@@ -19,6 +19,7 @@ import msgspec
 from penstock.committer import Inside, inside_transaction
 from penstock.errors import (
     InsideTransaction,
+    InvalidInput,
     TransactionClosed,
     TransactionTimeout,
     Unsupported,
@@ -97,6 +98,12 @@ class HubTransaction:
 
         So the effects of a message on your own tables, and on topics, happen exactly once.
         """
+        if not follower.belongs_to(self._runtime):
+            # Another file may know a consumer of this name, and would believe it.
+            raise InvalidInput(
+                "The follower belongs to another hub.",
+                hint="Acknowledge in a transaction of the hub that it was made with.",
+            )
         with self._mutex:
             self._acked.append((follower, follower.ack_in(self._begun())))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.errors import LeaseLost
+from penstock.errors import InvalidInput, LeaseLost
 from penstock.testing import FakeClock
 from penstock.topics.consumers import Follower
 from penstock.transaction import HubTransaction
@@ -185,6 +185,17 @@ def test_a_lost_lease_undoes_the_effect(open_hub: OpenHub, clock: FakeClock) -> 
             tx.ack(second)
 
     assert (effects(slow), watermark(slow)) == ([0], 1)
+
+
+def test_a_follower_of_another_hub_is_refused(shop: penstock.Hub, memory: penstock.Hub) -> None:
+    """Its watermark would be written into the wrong file, to a consumer of the same name."""
+    memory.topics.publish_many("t", range(5))
+    with follow(shop), follow(memory) as stranger:
+        stranger.take()
+        with shop.transaction() as tx, pytest.raises(InvalidInput):
+            tx.ack(stranger)
+
+    assert (watermark(shop), watermark(memory)) == (0, 0)
 
 
 def test_a_skipped_loss_is_noted_after_a_rollback_too(open_hub: OpenHub) -> None:

@@ -128,3 +128,31 @@ def test_content_types() -> None:
     assert codec.content_type(encode({})[1]) == "application/json"
     assert codec.content_type(encode({}, "msgpack")[1]) == "application/msgpack"
     assert codec.content_type(encode(b"x" * 5_000, above=1)[1]) == "application/octet-stream"
+
+
+@pytest.mark.parametrize("format", ["json", "msgpack", "bytes"])
+def test_what_cannot_be_encoded_is_refused_and_nothing_of_it_is_called(format: str) -> None:
+    called: list[str] = []
+
+    class Trap:
+        def __reduce__(self) -> tuple[object, ...]:
+            called.append("reduce")
+            return list, ()
+
+        def __str__(self) -> str:
+            called.append("str")
+            return ""
+
+    with pytest.raises(InvalidPayload) as caught:
+        encode({"a": [Trap()]}, format)
+    assert caught.value.hint
+    assert called == []
+
+
+def test_a_list_that_contains_itself_is_refused() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+
+    for format in ("json", "msgpack"):
+        with pytest.raises(InvalidPayload):
+            encode(endless, format)

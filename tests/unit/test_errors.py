@@ -64,3 +64,10 @@ def make(cls: type[PenstockError], *arguments: str, **options: str) -> PenstockE
     if issubclass(cls, LogTrimmed):
         return cls(*arguments, first=None, resume=Position("e", 1), **options)
     return cls(*arguments, **options)
+
+
+def test_a_loss_says_where_to_go_on_also_after_it_travelled() -> None:
+    error = LogTrimmed(first=Position("e", 5), resume=Position("e", 4))
+    arrived = copy.copy(error)
+
+    assert (arrived.first, arrived.resume) == (Position("e", 5), Position("e", 4))

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from penstock import codec
 from penstock.clock import SECOND
 from penstock.errors import InvalidInput, InvalidTopic
-from penstock.model import Pattern, Position, Retention, check_topic
+from penstock.model import Conflated, Message, Pattern, Position, Retention, check_name, check_topic
 
 letters = st.text("ab.*?", max_size=8)
 names = st.text("ab.", min_size=1, max_size=8)
@@ -136,3 +137,56 @@ def test_any_limit_asks_for_removal() -> None:
     assert keep.wants_removal(age=0, messages=3, size=1)
     assert keep.wants_removal(age=0, messages=1, size=101)
     assert not Retention().wants_removal(age=10**15, messages=10**9, size=10**12)
+
+
+def test_consumers_may_hold_until_any_of_their_limits() -> None:
+    keep = Retention(hold_seconds_max=10, hold_bytes_max=100)
+
+    assert keep.may_hold(age=9 * SECOND, size=100)
+    assert not keep.may_hold(age=10 * SECOND, size=1)
+    assert not keep.may_hold(age=0, size=101)
+    assert Retention().may_hold(age=10**15, size=10**12)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\x7f", "\ud800", "x" * 256, "ü" * 128, None, 7])
+def test_a_name_that_could_not_be_looked_up_is_refused(name: object) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        check_name(name, "consumer name")
+    assert "consumer name" in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_name_counts_in_bytes() -> None:
+    assert check_name("ü" * 127 + "x", "name")
+
+
+def stored(payload: object, **fields: object) -> Message:
+    body, encoding = codec.encode(payload, None, 10_000, 100)
+    flags = fields.pop("flags", 0)
+    return Message(7, "t", 1_500_000, body, encoding | flags, "e", **fields)
+
+
+def test_a_message_has_its_payload_as_values_bytes_and_type() -> None:
+    message = stored({"n": 1, "text": "x" * 500})
+
+    assert message.payload == {"n": 1, "text": "x" * 500}
+    assert message.payload is message.payload
+    assert message.data == msgspec.json.encode(message.payload)
+    assert message.decode(dict[str, object]) == message.payload
+    assert (message.content_type, str(message.position)) == ("application/json", "e:7")
+    assert message.time.timestamp() == 1.5
+
+
+def test_a_message_has_headers_or_none() -> None:
+    raw = codec.encode_headers({"trace": "1"}, bytes_max=100)
+
+    assert stored(1, raw_headers=raw).headers == {"trace": "1"}
+    assert stored(1).headers == {}
+
+
+def test_only_a_conflated_message_has_entries() -> None:
+    entries = [{"key": "a", "payload": 1}, {"key": "b", "type": "move"}]
+
+    found = stored(entries, flags=codec.CONFLATED).conflated
+    assert found == [Conflated("a", 1), Conflated("b", None, "move")]
+    assert stored(entries).conflated == []

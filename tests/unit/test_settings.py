@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidSettings
-from penstock.settings import DEFAULT_URL, FIELDS, PROFILES, load
+from penstock.settings import DEFAULT_URL, FIELDS, PROFILES, load, sources
 
 
 @pytest.fixture(autouse=True)
@@ -183,3 +183,20 @@ def test_limits_say_their_unit() -> None:
     numbers = [n for n in FIELDS if isinstance(getattr(load(environ={}), n), (int, float))]
 
     assert [n for n in numbers if not n.endswith(units) and n != "local_delivery"] == []
+
+
+def test_each_value_has_a_source() -> None:
+    """The last word counts, as in what is in force."""
+    write("name = 'file'\ntail_batch_max = 7\npoll_idle_ms = 900.0")
+    found = sources(
+        "memory:",
+        environ={"PENSTOCK_NAME": "web", "PENSTOCK_PROFILE": "high-throughput"},
+        poll_idle_ms=800.0,
+    )
+
+    assert set(found) == set(FIELDS)
+    assert (found["url"], found["poll_idle_ms"]) == ("arguments", "arguments")
+    assert (found["name"], found["profile"]) == ("environment", "environment")
+    assert found["tail_batch_max"] == "file"
+    assert found["commit_group_max"] == "profile high-throughput"
+    assert found["write_queue_max"] == "default"

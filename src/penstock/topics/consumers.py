@@ -123,9 +123,13 @@ class Holding:
 class Progress:
     """How far a follower has come; shared by both kinds."""
 
+    _runtime: Runtime
     _holding: Holding
     _handed_out: int
     _committed: int
+
+    def belongs_to(self, runtime: Runtime) -> bool:
+        return self._runtime is runtime
 
     def ack_in(self, transaction: Transaction) -> int:
         """Commit what was handed out in somebody's transaction. Returns how far that is."""
