@@ -20,6 +20,7 @@ from penstock.committer import Inside, inside_transaction
 from penstock.errors import (
     InsideTransaction,
     InvalidInput,
+    LeaseLost,
     TransactionClosed,
     TransactionTimeout,
     Unsupported,
@@ -105,7 +106,12 @@ class HubTransaction:
                 hint="Acknowledge in a transaction of the hub that it was made with.",
             )
         with self._mutex:
-            self._acked.append((follower, follower.ack_in(self._begun())))
+            try:
+                self._acked.append((follower, follower.ack_in(self._begun())))
+            except LeaseLost:
+                # Somebody else does this work now: these effects must not stay, come what may.
+                self._roll_back("closed")
+                raise
 
     # Its life
 

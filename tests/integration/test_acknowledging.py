@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -282,3 +282,22 @@ async def test_a_follower_nobody_asked_yet_has_nothing_to_acknowledge(shop: pens
 
     assert (await follower.get(SOON)).payload == 0
     await follower.close()
+
+
+def test_effects_do_not_stay_when_a_lost_lease_is_caught(
+    open_hub: OpenHub, clock: FakeClock
+) -> None:
+    """Whoever has the consumer now does the work again."""
+    slow = prepare(open_hub(clock=clock, consumer_lease_seconds=30, follow_batch_max=1))
+    slow._open().keeper.stop()  # as if the whole process stood still
+    stalled = follow(slow)
+    message = stalled.get(SOON)
+    clock.advance(30)
+    with follow(open_hub(clock=clock, follow_batch_max=1)):
+        with pytest.raises(penstock.TransactionClosed), slow.transaction() as tx:
+            handle(tx, message)
+            with suppress(LeaseLost):
+                tx.ack(stalled)
+
+        assert effects(slow) == []
+    stalled.close()

@@ -44,13 +44,11 @@ class Listener:
         self._executor = executor
         self._telemetry = telemetry
         self._busy = threading.Lock()
-        self._joined = threading.Event()
         self._position = subscription.position
         self._is_closed = False
         subscription.wake = self._drain_later
         subscription.run = self._drain
         executor.submit(self._drain)
-        self._joined.wait()
 
     @property
     def position(self) -> Position:
@@ -92,7 +90,6 @@ class Listener:
                     self._telemetry.emit("listener_failed", error=repr(error))
             finally:
                 self._busy.release()
-                self._joined.set()
             if not subscription.has_waiting:
                 return
 
