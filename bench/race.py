@@ -22,11 +22,18 @@ def against_redis(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figu
     needs_ratio = "ratio_publish_vs_redis_always" in wanted
     needs_ours = needs_ratio or "publish_inflight100_per_s" in wanted
     needs_theirs = needs_ratio or "redis_always_per_s" in wanted
+    needs_floor = "bare_group_commit_per_s" in wanted
+    floor: list[dict[str, Any]] = []
     timing = {"seconds": sizes.seconds, "warm_up_seconds": sizes.warm_up_seconds}
     for _ in range(sizes.runs):
         if needs_ours:
             with arena.fresh() as folder:
                 ours.append(call("bench.publish:in_flight", folder, tasks=IN_FLIGHT, **timing))
+        if needs_floor:
+            with arena.fresh() as folder:
+                floor.append(
+                    call("bench.peers.sqlite:group_commit", folder, tasks=IN_FLIGHT, **timing)
+                )
         if needs_theirs:
             with arena.fresh() as folder, RedisServer(folder, fsync="always") as server:
                 found = call(
@@ -55,6 +62,12 @@ def against_redis(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figu
             f"Unix socket, {REDIS_IN_FLIGHT} connections; client {client:.2f} cores, server "
             f"{server_cores:.2f}: the client is part of the comparison, as its users have it",
         )
+    if floor:
+        note = "no topics, no receipts, no index, no retention, no wake: what is left to gain"
+        if theirs:
+            ratios = [f["per_second"] / t["per_second"] for f, t in zip(floor, theirs, strict=True)]
+            note += f"; {statistics.median(ratios):.1f} times Redis in the same runs"
+        yield Figure.of("bare_group_commit_per_s", [run["per_second"] for run in floor], note)
     if ours and theirs:
         pairs = zip(ours, theirs, strict=True)
         yield Figure.of(

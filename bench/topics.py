@@ -48,6 +48,12 @@ SUBJECTS = (
                 "payload.",
             ),
             Key(
+                "bare_group_commit_per_s",
+                None,
+                "The floor: 100 tasks awaiting one thread that inserts an id, a number and 250 "
+                "bytes, and commits, through bare apsw; the same disk and durability.",
+            ),
+            Key(
                 "ratio_publish_vs_redis_always",
                 Budget(at_least=8),
                 "The first over the second, run by run.",
