@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from bench.workload import Sizes
 
 WARM_UP = 50
-PAUSE_MS = (1.0, 5.0)
+PAUSE_MS = (0.2, 1.0)
+"""About a thousand messages a second, with their commits."""
+IDLE_PAUSE_MS = (10.0, 20.0)
+"""Long enough for caches to grow cold and the processor to go to sleep."""
+IDLE_SHARE = 0.1
 POLL_MS = 50.0
 FILL_TASKS = 500
 GET_SECONDS = 60.0
@@ -57,6 +61,21 @@ def to_another_process(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator
         "publish_to_subscriber_p50_ms",
         [percentile(run["whole"], 50) for run in runs],
         f"of it, {show(commit)} ms until the commit is on disk",
+    )
+    if "wake_idle_p50_ms" in wanted:
+        yield idle(arena, sizes)
+
+
+def idle(arena: Arena, sizes: Sizes) -> Figure:
+    runs = []
+    messages = max(20, round(sizes.wake_messages * IDLE_SHARE))
+    for seed in range(sizes.runs):
+        with arena.fresh() as folder:
+            runs.append(measure(folder, messages, seed=seed, pause_ms=IDLE_PAUSE_MS))
+    return Figure.of(
+        "wake_idle_p50_ms",
+        [percentile(run["wake"], 50) for run in runs],
+        f"{show(messages)} messages a run; both processes wake from sleep for each",
     )
 
 
@@ -112,6 +131,7 @@ def measure(
     topics: int = 1,
     pattern: str = "topic-0",
     beside_poller: bool = False,
+    pause_ms: tuple[float, float] = PAUSE_MS,
 ) -> dict[str, Any]:
     """Milliseconds from commit to hand-over, message by message, and what else was stamped."""
     call("bench.wake:fill", folder, topics=topics)
@@ -131,7 +151,14 @@ def measure(
             poller.wait_ready()
             poller.go()
         publisher = stack.enter_context(
-            Worker("bench.wake:publisher", folder, messages=total, topics=spread, seed=seed)
+            Worker(
+                "bench.wake:publisher",
+                folder,
+                messages=total,
+                topics=spread,
+                seed=seed,
+                pause_ms=pause_ms,
+            )
         )
         publisher.wait_ready()
         publisher.go()
@@ -161,7 +188,9 @@ def fill(link: Link, *, topics: int) -> dict[str, Any]:
     return {}
 
 
-def publisher(link: Link, *, messages: int, topics: int, seed: int) -> dict[str, Any]:
+def publisher(
+    link: Link, *, messages: int, topics: int, seed: int, pause_ms: tuple[float, float]
+) -> dict[str, Any]:
     """One publish at a time, with a random pause before each."""
     commits: list[int] = []
 
@@ -180,7 +209,7 @@ def publisher(link: Link, *, messages: int, topics: int, seed: int) -> dict[str,
         link.wait_go()
         with Meter() as meter:
             for number in range(messages):
-                time.sleep(chance.uniform(*PAUSE_MS) / 1000)
+                time.sleep(chance.uniform(*pause_ms) / 1000)
                 before = time.monotonic_ns()
                 receipt = hub.topics.publish(f"topic-{number % topics}", PAYLOAD, type=TYPE)
                 # The first COMMIT after the call; a later one is not this message's.

@@ -129,7 +129,8 @@ def test_a_callback_that_fails_is_reported_and_called_again(
 
 def test_one_that_falls_behind_is_served_from_the_log(narrow: penstock.Hub, ear: Ear) -> None:
     """T4: bounded memory, nothing lost, nothing twice."""
-    with narrow.topics.listen("t", ear):
+    with narrow.topics.listen("t", ear) as listener:
+        wait_until(lambda: listener.is_live, "the listener to have caught up")
         ear.may_go_on.clear()
         narrow.topics.publish("t", 0)
         assert ear.is_called.wait(SOON)

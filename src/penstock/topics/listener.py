@@ -55,6 +55,11 @@ class Listener:
         """Where to listen again, with `after=`, to miss and repeat nothing."""
         return Position(self._subscription.epoch, self._position)
 
+    @property
+    def is_live(self) -> bool:
+        """Whether it keeps up. If not, it is served from the log until it has caught up."""
+        return self._subscription.is_live
+
     def close(self) -> None:
         """No further call begins. One that is running in another thread ends by itself."""
         self._is_closed = True

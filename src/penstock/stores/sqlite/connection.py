@@ -201,9 +201,12 @@ class ReaderPool:
             return rows
 
     def fetch_next(self, sql: str, parameters: Any) -> list[Any]:
-        """As `fetch`, on a connection kept for the one caller that cannot wait: the tail."""
+        """As `fetch`, on a connection kept for the one caller that cannot wait: the tail.
+
+        Whether the file is still there is not asked: nothing new is found in one that was
+        replaced, and the caller then asks on the long way.
+        """
         with gate:
-            self._database.check_present()
             if self._next is None or self._next_generation != self._database.generation:
                 self._drop_next()
                 self._next_generation = self._database.generation
