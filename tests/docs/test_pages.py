@@ -14,7 +14,6 @@ from tests.docs.pages import ROOT, all_pages, anchors, blocks, links, name_of, s
 
 WALKER = Path(__file__).with_name("walker.py")
 PAGES = all_pages()
-# Written by `make bench`, on the machine that is to be measured.
 LANGUAGES = {"python", "console", "text", "toml", "sql", "mermaid", "json", "sh", ""}
 
 
