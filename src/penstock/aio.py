@@ -33,9 +33,17 @@ from penstock.model import (
     TopicStats,
 )
 from penstock.topics import bus
-from penstock.topics.consumers import AsyncFollower, Consumers
+from penstock.topics.consumers import Consumers
+from penstock.topics.followers import AsyncFollower, prepare_follow
 from penstock.topics.listener import AsyncCallback, AsyncListener
 from penstock.topics.positions import open_live_subscription
+from penstock.topics.publishing import (
+    PIPELINED,
+    check_publishable,
+    encode_message,
+    prepare_many,
+    refuse_with_conflate,
+)
 from penstock.topics.runtime import Runtime
 from penstock.topics.subscription import AsyncLive
 from penstock.transaction import AsyncHubTransaction, Desk, HubTransaction
@@ -122,10 +130,10 @@ class AsyncTopics:
         """Append one message; returns when it is on disk. As `Topics.publish`."""
         runtime = self._open()
         if conflate:
-            bus.check_publishable(topic)
-            bus.refuse_with_conflate(headers, ttl, idempotency_key, format)
+            check_publishable(topic)
+            refuse_with_conflate(headers, ttl, idempotency_key, format)
             return runtime.conflator.put(topic, key, payload, type)
-        message = bus.encode_message(
+        message = encode_message(
             runtime.settings, topic, payload, type, key, headers, ttl, idempotency_key, format
         )
         if timeout is None and topic not in runtime.conflator.waiting:
@@ -145,16 +153,16 @@ class AsyncTopics:
     ) -> list[Receipt]:
         """Append many messages; returns when all are on disk. As `Topics.publish_many`."""
         runtime = self._open()
-        bus.check_publishable(topic)
+        check_publishable(topic)
         receipts: list[Receipt] = []
         waiting: list[asyncio.Future[list[Receipt]]] = []
-        for group in bus.prepare_many(runtime, topic, payloads, type, format):
+        for group in prepare_many(runtime, topic, payloads, type, format):
             if topic in runtime.conflator.waiting:
                 with runtime.conflator.ahead_of(topic) as batch:
                     if batch:
                         await _bounded(runtime.committer.append_async(batch), timeout)
             waiting.append(runtime.committer.append_async(group))
-            if len(waiting) >= bus.PIPELINED:
+            if len(waiting) >= PIPELINED:
                 receipts += await _bounded(waiting.pop(0), timeout)
         for writing in waiting:
             receipts += await _bounded(writing, timeout)
@@ -183,7 +191,7 @@ class AsyncTopics:
         standby: bool = False,
     ) -> AsyncFollower:
         """Messages of a topic or glob for a named consumer, which resumes where it was."""
-        runtime, holding = bus.prepare_follow(self._open, topic, consumer, start, on_trimmed)
+        runtime, holding = prepare_follow(self._open, topic, consumer, start, on_trimmed)
         return AsyncFollower(runtime, holding, on_trimmed=on_trimmed, standby=standby)
 
     def subscribe(

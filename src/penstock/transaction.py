@@ -29,9 +29,9 @@ from penstock.model import Format, NewMessage, Receipt
 from penstock.ports import Store, Transaction, Writer
 from penstock.service import Service
 from penstock.telemetry import Telemetry
-from penstock.topics.bus import encode_message, prepare_many
 from penstock.topics.conflate import Entries
-from penstock.topics.consumers import AsyncFollower, Follower, Progress
+from penstock.topics.followers import AsyncFollower, Follower, Progress
+from penstock.topics.publishing import encode_message, prepare_many
 from penstock.topics.runtime import Runtime
 
 T = TypeVar("T")

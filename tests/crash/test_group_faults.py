@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import IdempotencyConflict
-from penstock.topics.bus import encode_message
+from penstock.topics.publishing import encode_message
 from tests.crash.processes import company, until
 
 pytestmark = pytest.mark.crash

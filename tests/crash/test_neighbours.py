@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock import EpochChanged, StoreBusy
-from penstock.topics.bus import encode_message
+from penstock.topics.publishing import encode_message
 from tests.crash import actors, checker
 from tests.crash.processes import PATIENCE_SECONDS, company, until, wal_bytes
 

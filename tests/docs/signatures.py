@@ -8,7 +8,8 @@ from typing import Any
 
 from penstock.hub import Hub, connect
 from penstock.topics.bus import Topics
-from penstock.topics.consumers import Consumers, Follower
+from penstock.topics.consumers import Consumers
+from penstock.topics.followers import Follower
 from penstock.topics.subscription import Live
 from penstock.transaction import HubTransaction
 

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.errors import InvalidInput, LeaseLost
 from penstock.testing import FakeClock
-from penstock.topics.consumers import Follower
+from penstock.topics.followers import Follower
 from penstock.transaction import HubTransaction
 from tests.factories import file_url, payloads
 from tests.processes import Child

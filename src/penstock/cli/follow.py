@@ -17,7 +17,7 @@ from penstock.model import Message, OnTrimmed, Position
 
 if TYPE_CHECKING:
     from penstock.hub import Hub
-    from penstock.topics.consumers import Follower
+    from penstock.topics.followers import Follower
     from penstock.topics.subscription import Live
 
     Source = Follower | Live

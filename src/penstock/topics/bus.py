@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from penstock import codec
 from penstock.clock import micros, seconds
 from penstock.committer import Operation
-from penstock.errors import InvalidInput, InvalidTopic, TopicNotFound
+from penstock.errors import InvalidInput, TopicNotFound
 from penstock.model import (
-    RESERVED_PREFIX,
     Format,
     Message,
-    NewMessage,
     OnTrimmed,
     Pattern,
     Position,
-    Publication,
     Receipt,
     Retention,
     Start,
     Topic,
     TopicStats,
-    check_key,
-    check_name,
     check_topic,
 )
-from penstock.settings import Settings
-from penstock.topics.consumers import Follower, Holding
+from penstock.topics.followers import Follower, prepare_follow
 from penstock.topics.listener import Listener
 from penstock.topics.positions import (
     as_micros,
     check_count,
-    check_on_trimmed,
     check_position,
     open_live_subscription,
+)
+from penstock.topics.publishing import (
+    PIPELINED,
+    check_publishable,
+    encode_message,
+    prepare_many,
+    refuse_with_conflate,
 )
 from penstock.topics.retention import Sweeper, default_retention
 from penstock.topics.runtime import Runtime
@@ -45,16 +43,8 @@ from penstock.topics.subscription import Live
 
 READ_LIMIT = 1_000
 RATE_SECONDS = 60
-PIPELINED = 4
-"""Transactions of one publish_many under way at once."""
-
-REMEMBERED_MAX = 65_536
 
 Topics_ = list[Topic]
-
-_publishable: set[str] = set()
-_types: set[str] = set()
-"""Names found good: each publish asks."""
 
 
 class Topics:
@@ -339,140 +329,3 @@ class Topics:
             return sweeper.sweep_topic(writer, name, rules, progress)
         finally:
             writer.close()
-
-
-# Shared with the coroutines of hub.aio
-
-
-def check_publishable(topic: str) -> str:
-    """The name, if users may publish under it."""
-    if not isinstance(topic, str) or topic not in _publishable:
-        check_topic(topic)
-        if topic.startswith(RESERVED_PREFIX):
-            raise InvalidTopic(
-                f"The topic {topic!r} is reserved.",
-                hint=f"Names that begin with {RESERVED_PREFIX!r} are penstock's own.",
-            )
-        if len(_publishable) >= REMEMBERED_MAX:
-            _publishable.clear()
-        _publishable.add(topic)
-    return topic
-
-
-def check_type(type: str) -> None:
-    check_name(type, "message type")
-    if len(_types) >= REMEMBERED_MAX:
-        _types.clear()
-    _types.add(type)
-
-
-def encode_message(
-    settings: Settings,
-    topic: str,
-    payload: Any,
-    type: str | None = None,
-    key: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    ttl: float | None = None,
-    idempotency_key: str | None = None,
-    format: Format | None = None,
-) -> NewMessage:
-    """Checked and encoded, or an error that says what is wrong. Nothing is written."""
-    if not isinstance(topic, str) or topic not in _publishable:
-        check_publishable(topic)
-    body, encoding = codec.encode(
-        payload, format, settings.payload_bytes_max, settings.compress_above_bytes
-    )
-    if type is not None and (not isinstance(type, str) or type not in _types):
-        check_type(type)
-    if key is None and headers is None and ttl is None and idempotency_key is None:
-        return NewMessage(topic, body, encoding, type)
-    if key is not None:
-        check_key(key)
-    if idempotency_key is not None:
-        check_name(idempotency_key, "idempotency key")
-    if ttl is not None and not (isinstance(ttl, (int, float)) and 0 < ttl < 1e10):
-        raise InvalidInput(
-            f"ttl is a number of seconds above 0, not {ttl!r}.",
-            hint="Leave it out for a message that lives as long as its topic keeps it.",
-        )
-    return NewMessage(
-        topic,
-        body,
-        encoding,
-        type,
-        key,
-        None
-        if headers is None
-        else codec.encode_headers(headers, bytes_max=settings.headers_bytes_max),
-        None if ttl is None else micros(ttl),
-        idempotency_key,
-    )
-
-
-def refuse_with_conflate(
-    headers: object, ttl: object, idempotency_key: object, format: object
-) -> None:
-    for name, value in (
-        ("headers", headers),
-        ("ttl", ttl),
-        ("idempotency_key", idempotency_key),
-        ("format", format),
-    ):
-        if value is not None:
-            raise InvalidInput(
-                f"{name} cannot be used with conflate=True.",
-                hint="Many messages become one; it has no place for that.",
-            )
-
-
-def prepare_many(
-    runtime: Runtime,
-    topic: str,
-    payloads: Iterable[Any],
-    type: str | None,
-    format: Format | None,
-) -> Iterator[list[NewMessage]]:
-    """The messages, encoded, in groups for one transaction each."""
-    settings = runtime.settings
-    check_publishable(topic)
-
-    def encode(item: Any) -> NewMessage:
-        if isinstance(item, Publication):
-            return encode_message(
-                settings,
-                topic,
-                item.payload,
-                item.type or type,
-                item.key,
-                item.headers,
-                item.ttl,
-                item.idempotency_key,
-                item.format or format,
-            )
-        return encode_message(settings, topic, item, type, format=format)
-
-    messages: Iterator[NewMessage] = map(encode, payloads)
-    if isinstance(payloads, (list, tuple)):
-        messages = iter(list(messages))
-    while group := list(itertools.islice(messages, settings.commit_group_max)):
-        yield group
-
-
-def prepare_follow(
-    open_runtime: Callable[[], Runtime],
-    topic: str,
-    consumer: str,
-    start: Start | Position,
-    on_trimmed: OnTrimmed,
-) -> tuple[Runtime, Holding]:
-    pattern = Pattern.parse(topic)
-    check_on_trimmed(on_trimmed)
-    if not isinstance(start, Position) and start not in ("latest", "earliest"):
-        raise InvalidInput(f"start is 'latest', 'earliest' or a position, not {start!r}.")
-    runtime = open_runtime()
-    if isinstance(start, Position):
-        check_position(runtime, start)
-    holding = Holding(runtime, consumer, pattern, start)
-    runtime.start_reading()
-    return runtime, holding
