@@ -21,7 +21,7 @@ from penstock.errors import (
     WriteTimeout,
 )
 from penstock.testing import FakeClock, memory_hub
-from penstock.topics import consumers, subscription
+from penstock.topics import followers, subscription
 from tests.factories import payloads
 from tests.waiting import wait_until
 
@@ -75,13 +75,13 @@ def test_the_hub_and_its_transaction_have_the_same_signatures(memory: penstock.H
         assert_alike(getattr(hub, name), getattr(aio, name))
     transaction = type(memory.transaction())
     other = type(memory.aio.transaction())
-    for name in ("execute", "publish", "publish_many"):
+    for name in ("execute", "publish", "publish_many", "ack"):
         assert_alike(getattr(transaction, name), getattr(other, name))
 
 
 @pytest.mark.parametrize(("name", "other"), [("Follower", "AsyncFollower"), ("Live", "AsyncLive")])
 def test_readers_have_the_same_names_and_signatures(name: str, other: str) -> None:
-    module = consumers if name == "Follower" else subscription
+    module = followers if name == "Follower" else subscription
     sync, coroutines = getattr(module, name), getattr(module, other)
     assert _names(sync) == _names(coroutines)
     for method in _names(sync):
