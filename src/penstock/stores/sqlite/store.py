@@ -32,7 +32,7 @@ from penstock.stores.sqlite.forks import gate
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
 from penstock.stores.sqlite.topic_reader import SqliteTopicReader
-from penstock.stores.sqlite.topic_rows import SQL, TopicNames, log_state
+from penstock.stores.sqlite.topic_rows import SQL, NameBook, log_state
 from penstock.stores.sqlite.transaction import SqliteWriter
 from penstock.stores.sqlite.turnstile import close_inherited
 from penstock.stores.sqlite.wake import Bell, SqliteWake
@@ -66,7 +66,7 @@ class SqliteStore:
         except BaseException:
             self._database.forget()
             raise
-        self._names = TopicNames()
+        self._names = NameBook()
         self._pool = ReaderPool(self._database)
         self._leasing = Leasing(Liveness(path), clock.monotonic)
         self._checkpointer = Checkpointer(self._database, wal_bytes_max=settings.wal_bytes_max)

@@ -31,6 +31,7 @@ from penstock.stores.sqlite.connection import (
 )
 from penstock.stores.sqlite.topic_rows import (
     SQL,
+    NameBook,
     TopicNames,
     decode_retention,
     log_state,
@@ -47,9 +48,9 @@ COUNTED_MAX = 50_000
 
 
 class SqliteTopicReader:
-    def __init__(self, pool: ReaderPool, names: TopicNames) -> None:
+    def __init__(self, pool: ReaderPool, names: NameBook) -> None:
         self._pool = pool
-        self._names = names
+        self._book = names
 
     def get(self, name: str) -> Topic | None:
         with self._pool.read() as connection:
@@ -63,14 +64,16 @@ class SqliteTopicReader:
 
     def read(self, pattern: Pattern, *, after: int, floor: int, limit: int, now: Micros) -> Chunk:
         with self._pool.read() as connection:
-            log, numbers = self._enter(connection, pattern)
+            log, known, numbers = self._enter(connection, pattern)
             self._check_trims(connection, numbers, max(after, floor), after, log, now)
             if after > log.last_id:
                 raise EpochChanged(f"The position {after} is ahead of the log ({log.last_id}).")
             if not numbers or after == log.last_id:
                 return Chunk([], log.last_id, log.epoch)
             if pattern.is_glob:
-                upper, messages = self._read_glob(connection, numbers, after, limit, now, log)
+                upper, messages = self._read_glob(
+                    connection, known, numbers, after, limit, now, log
+                )
             else:
                 upper = log.last_id
                 rows = connection.execute(SQL["read_topic"], (pattern.text, after, now, limit))
@@ -105,13 +108,14 @@ class SqliteTopicReader:
         if not rows or rows[-1][0] != after.offset + len(rows):
             return None
         epoch = after.epoch
-        names = self._names.names
-        if self._names.epoch != epoch or any(row[1] not in names for row in rows):
+        names = self._book.of(epoch).names
+        if any(row[1] not in names for row in rows):
             with self._pool.read() as connection:
-                self._names.follow_epoch(log_state(connection).epoch)
-                self._names.refresh(connection)
-            names = self._names.names
-            if self._names.epoch != epoch:
+                if log_state(connection).epoch != epoch:
+                    return None
+                self._book.of(epoch).refresh(connection)
+            names = self._book.of(epoch).names
+            if any(row[1] not in names for row in rows):
                 return None
         messages = [
             Message(row[0], names[row[1]], row[2], row[3], row[4], epoch, *row[5:]) for row in rows
@@ -120,12 +124,12 @@ class SqliteTopicReader:
 
     def names(self, pattern: Pattern) -> list[str]:
         with self._pool.read() as connection:
-            _, numbers = self._enter(connection, pattern)
-            return [self._names.names[number] for number in numbers]
+            _, known, numbers = self._enter(connection, pattern)
+            return [known.names[number] for number in numbers]
 
     def read_last(self, pattern: Pattern, *, count: int, now: Micros) -> list[Message]:
         with self._pool.read() as connection:
-            log, numbers = self._enter(connection, pattern)
+            log, _, numbers = self._enter(connection, pattern)
             messages = [
                 to_message(row, log.epoch)
                 for number in numbers
@@ -154,12 +158,12 @@ class SqliteTopicReader:
 
     def trimmed_through(self, pattern: Pattern) -> int:
         with self._pool.read() as connection:
-            _, numbers = self._enter(connection, pattern)
+            _, _, numbers = self._enter(connection, pattern)
             return self._trimmed(connection, numbers, 0)
 
     def first_after(self, pattern: Pattern, after: int, *, now: Micros) -> Message | None:
         with self._pool.read() as connection:
-            log, numbers = self._enter(connection, pattern)
+            log, _, numbers = self._enter(connection, pattern)
             first = self._first_after(connection, numbers, after, now)
             if first is None:
                 return None
@@ -167,7 +171,7 @@ class SqliteTopicReader:
 
     def count_after(self, pattern: Pattern, after: int, *, now: Micros) -> int:
         with self._pool.read() as connection:
-            _, numbers = self._enter(connection, pattern)
+            _, _, numbers = self._enter(connection, pattern)
             count = 0
             for number in numbers:
                 found = fetch_value(connection, SQL["count_all_after"], (number, after))
@@ -197,9 +201,9 @@ class SqliteTopicReader:
     def _read_tail_some(self, after: int, limit: int, patterns: Sequence[Pattern]) -> list[Any]:
         """In one view with the names: a topic made in between must not be missed."""
         with self._pool.read() as connection:
-            self._names.follow_epoch(log_state(connection).epoch)
-            self._names.refresh(connection)
-            lists = [self._names.matching(pattern) for pattern in patterns]
+            known = self._book.of(log_state(connection).epoch)
+            known.refresh(connection)
+            lists = [known.matching(pattern) for pattern in patterns]
             if sum(map(len, lists)) > FEW_TOPICS:
                 return fetch_all(connection, SQL["read_tail"], (after, limit))
             numbers = json.dumps([number for numbers in lists for number in numbers])
@@ -208,6 +212,7 @@ class SqliteTopicReader:
     def _read_glob(
         self,
         connection: apsw.Connection,
+        known: TopicNames,
         numbers: list[int],
         after: int,
         limit: int,
@@ -224,16 +229,18 @@ class SqliteTopicReader:
                 SQL["read_glob"], (after, upper, json.dumps(numbers), now, limit)
             )
             return upper, [to_message(row, log.epoch) for row in rows]
-        wanted = {self._names.names[number] for number in numbers}
+        wanted = {known.names[number] for number in numbers}
         rows = connection.execute(SQL["read_range"], (after, upper, now))
         found = (to_message(row, log.epoch) for row in rows if row[1] in wanted)
         return upper, list(itertools.islice(found, limit))
 
-    def _enter(self, connection: apsw.Connection, pattern: Pattern) -> tuple[LogState, list[int]]:
+    def _enter(
+        self, connection: apsw.Connection, pattern: Pattern
+    ) -> tuple[LogState, TopicNames, list[int]]:
         log = log_state(connection)
-        self._names.follow_epoch(log.epoch)
-        self._names.refresh(connection)
-        return log, self._names.matching(pattern)
+        known = self._book.of(log.epoch)
+        known.refresh(connection)
+        return log, known, known.matching(pattern)
 
     def _check_trims(
         self,

@@ -25,23 +25,33 @@ SQL = queries.load("penstock.stores.sqlite", "topics.sql")
 _retention = msgspec.json.Decoder(Retention)
 
 
+class NameBook:
+    """The names of the present epoch. Another generation is another database.
+
+    While a restore comes in, some still read the state before it: each gets the names of the
+    epoch that it sees, so that no number is ever taken for another database's.
+    """
+
+    def __init__(self) -> None:
+        self._latest = TopicNames("")
+
+    def of(self, epoch: str) -> TopicNames:
+        names = self._latest
+        if names.epoch != epoch:
+            names = self._latest = TopicNames(epoch)
+        return names
+
+
 class TopicNames:
     """Names and numbers of topics, remembered. Rows are never deleted, so they only grow."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
         self.ids: dict[str, int] = {}
         self.names: dict[int, str] = {}
         self._highest = 0
-        self.epoch = ""
         self._matches: dict[str, tuple[int, list[int]]] = {}
         self._lock = threading.Lock()
-
-    def follow_epoch(self, epoch: str) -> None:
-        """Another generation is another database: nothing learnt before holds."""
-        if epoch != self.epoch:
-            with self._lock:
-                self.ids, self.names, self._matches = {}, {}, {}
-                self._highest, self.epoch = 0, epoch
 
     def refresh(self, connection: apsw.Connection) -> None:
         with self._lock:

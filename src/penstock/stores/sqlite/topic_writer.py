@@ -31,7 +31,7 @@ from penstock.model import (
 from penstock.stores.sqlite.connection import (
     fetch_one,
 )
-from penstock.stores.sqlite.topic_rows import SQL, TopicNames, log_state, to_topic
+from penstock.stores.sqlite.topic_rows import SQL, NameBook, log_state, to_topic
 
 # A clock set back by less than this is waited out: created_at stays where it was.
 CLOCK_PATIENCE: Micros = 60 * SECOND
@@ -72,10 +72,10 @@ class SqliteTopicWriter:
     """Appends, collected per transaction: the log row and the counters are written at its end."""
 
     def __init__(
-        self, connection: apsw.Connection, names: TopicNames, idempotency_seconds: float
+        self, connection: apsw.Connection, names: NameBook, idempotency_seconds: float
     ) -> None:
         self._connection = connection
-        self._names = names
+        self._book = names
         self._idempotency = micros(idempotency_seconds)
         self.begin()
 
@@ -97,8 +97,8 @@ class SqliteTopicWriter:
             self._connection.execute(SQL["count_appended"], (counts, self._at))
 
     def committed(self) -> None:
-        if self._pending:
-            self._names.add(self._pending)
+        if self._pending and self._log is not None:
+            self._book.of(self._log.epoch).add(self._pending)
 
     def mark(self) -> tuple[Any, ...]:
         counted = self._touched.copy(), self._pending.copy(), len(self._appended)
@@ -116,7 +116,7 @@ class SqliteTopicWriter:
         check_open(self._connection)
         log = self._log or self._open_log(now)
         epoch, at, last_id = log.epoch, self._at, self._last_id
-        ids, touched = self._names.ids, self._touched
+        ids, touched = self._book.of(epoch).ids, self._touched
         plain: list[Any] = []
         full: list[Any] = []
         receipts: list[Receipt] = []
@@ -240,7 +240,6 @@ class SqliteTopicWriter:
 
     def _open_log(self, now: Micros) -> LogState:
         log = log_state(self._connection)
-        self._names.follow_epoch(log.epoch)
         self._log = log
         self._last_id = log.last_id
         is_ahead = 0 < log.last_at - now <= CLOCK_PATIENCE

@@ -22,7 +22,7 @@ from penstock.stores.sqlite.consumers import SqliteConsumerWriter
 from penstock.stores.sqlite.forks import add_holder, gate
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
 from penstock.stores.sqlite.liveness import Leasing
-from penstock.stores.sqlite.topic_rows import TopicNames
+from penstock.stores.sqlite.topic_rows import NameBook
 from penstock.stores.sqlite.topic_writer import SqliteTopicWriter, check_open
 from penstock.stores.sqlite.turnstile import Turnstile
 
@@ -55,7 +55,7 @@ class SqliteTransaction:
     def __init__(
         self,
         connection: apsw.Connection,
-        names: TopicNames,
+        names: NameBook,
         leasing: Leasing,
         idempotency_seconds: float,
     ) -> None:
@@ -116,7 +116,7 @@ class SqliteWriter:
     def __init__(
         self,
         database: Database,
-        names: TopicNames,
+        names: NameBook,
         leasing: Leasing,
         *,
         idempotency_seconds: float,
