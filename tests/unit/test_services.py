@@ -6,23 +6,27 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 import penstock
 from penstock.doorbell import Doorbell
 from penstock.leases import LeaseKeeper
-from penstock.model import Lease
+from penstock.ports import Transaction
 from penstock.service import Service
 from penstock.stores.sqlite import turnstile
 from penstock.stores.sqlite.liveness import Liveness
 from penstock.stores.sqlite.turnstile import Turnstile
 from penstock.telemetry import Telemetry
+from penstock.testing import memory_hub
 from tests.factories import file_url, settings_for, store_at
 from tests.processes import Child
 from tests.waiting import wait_until
 
 SOON = 10.0
+
+T = TypeVar("T")
 
 
 class Counting(Service):
@@ -165,28 +169,27 @@ def test_a_removed_bell_is_hung_up_again(path: Path) -> None:
 # Leases kept
 
 
-def test_a_kept_lease_that_is_lost_is_told_once(telemetry: Telemetry) -> None:
-    held = {Lease("a", 1, "me"), Lease("b", 2, "me")}
-    still_held = {Lease("a", 1, "me")}
-    lost: list[str] = []
+def test_leases_are_renewed_and_a_lost_one_is_told_once(telemetry: Telemetry) -> None:
+    with memory_hub() as hub:
+        runtime = hub._open()
+        runtime.store.register("here")
 
-    def write(work: Callable[..., object]) -> object:
-        class Leases:
-            leases = property(lambda self: self)
+        def write(work: Callable[[Transaction], T]) -> T:
+            return runtime.committer.run(work).wait()
 
-            def renew(self, leases: list[Lease], *, seconds: float) -> list[Lease]:
-                return [lease for lease in leases if lease in still_held]
+        held = [write(lambda tx, n=n: tx.leases.acquire(n, owner="me", seconds=30)) for n in "ab"]
+        lost: list[str] = []
+        keeper = LeaseKeeper(write, 30.0, telemetry)
+        keeper.stop()  # No thread: the test runs it.
+        for lease in held:
+            keeper.keep(lease, lambda name=lease.name: lost.append(name))
+        write(lambda tx: tx.leases.release(held[1]))
 
-        return work(Leases())
+        assert keeper.run_once() == pytest.approx(10.0)
+        keeper.run_once()
 
-    keeper = LeaseKeeper(write, 30.0, telemetry)
-    keeper.stop()  # No thread: the test runs it.
-    for lease in held:
-        keeper.keep(lease, lambda name=lease.name: lost.append(name))
-    assert keeper.run_once() == pytest.approx(10.0)
-    keeper.run_once()
-
-    assert lost == ["b"]
+        assert lost == ["b"]
+        assert runtime.store.leases.holder("a") == "me"
 
 
 # The turnstile

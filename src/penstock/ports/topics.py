@@ -104,9 +104,6 @@ class TopicReader(Protocol):
         position's any more, before any message of the other one.
         """
 
-    def names(self, pattern: Pattern) -> list[str]:
-        """All topics the pattern stands for, deleted ones included."""
-
     def read_last(self, pattern: Pattern, *, count: int, now: Micros) -> list[Message]:
         """The last `count` messages, oldest first."""
 

@@ -122,11 +122,6 @@ class SqliteTopicReader:
         ]
         return Chunk(messages, rows[-1][0], epoch)
 
-    def names(self, pattern: Pattern) -> list[str]:
-        with self._pool.read() as connection:
-            _, known, numbers = self._enter(connection, pattern)
-            return [known.names[number] for number in numbers]
-
     def read_last(self, pattern: Pattern, *, count: int, now: Micros) -> list[Message]:
         with self._pool.read() as connection:
             log, _, numbers = self._enter(connection, pattern)
