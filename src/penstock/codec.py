@@ -6,6 +6,7 @@ stored beside the bytes: the format in the low bits, flags above them.
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -127,6 +128,17 @@ def encode_headers(headers: Mapping[str, str] | None, *, bytes_max: int) -> byte
 
 def decode_headers(raw: bytes | None) -> dict[str, str]:
     return msgspec.json.decode(raw, type=dict[str, str]) if raw else {}
+
+
+def to_base64(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def from_base64(text: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except ValueError as error:
+        raise InvalidPayload(f"The base64 text is not valid: {error}.") from error
 
 
 def digest(*parts: bytes | str | None) -> bytes:

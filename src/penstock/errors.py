@@ -339,6 +339,53 @@ class StatementFailed(TransactionError):
     code = "statement_failed"
 
 
+# Over the network
+
+
+class Unauthorized(PenstockError):
+    """A valid token is needed."""
+
+    code = "unauthorized"
+    hint = "Pass a token that has not expired; 'penstock tokens' makes one."
+
+
+class Forbidden(PenstockError):
+    """This token does not allow that."""
+
+    code = "forbidden"
+    hint = "Ask for a token with the right for this topic. A glob must be covered whole."
+
+
+class BadRequest(InvalidInput):
+    """The request is not one of the protocol."""
+
+    code = "bad_request"
+    hint = "docs/reference/protocol.md lists the commands and their fields."
+
+
+class RateLimited(PenstockError):
+    """Too much in too short a time."""
+
+    code = "rate_limited"
+    retryable = True
+    hint = "Slow down, or raise publish_rate_max."
+
+
+class LimitReached(PenstockError):
+    """A limit of the server is reached."""
+
+    code = "limit_reached"
+    hint = "Close what is not needed, or raise the limit in the server's settings."
+
+
+class Disconnected(PenstockError):
+    """The connection to the server was lost."""
+
+    code = "disconnected"
+    retryable = True
+    hint = "Is the server running? What was not acknowledged may have happened."
+
+
 class Unsupported(PenstockError):
     """This store cannot do that."""
 

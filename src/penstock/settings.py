@@ -82,6 +82,72 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     conflate_keys_max: Count = 10_000
     """Keys that may wait per topic before a flush is made at once."""
 
+    # Delivery over the network
+    batch_max: Count = 10
+    """Messages that make a batch full, so that it is sent before batch_ms have passed."""
+    batch_ms: NotNegative = 20.0
+    """How long a message may wait for others after a batch was sent. 0: never."""
+    frame_messages_max: Count = 500
+    """Messages in one frame, when a backlog is sent."""
+    frame_payload_bytes_max: Bytes = 256 * 1024
+    """Bytes after which a frame gets no further message."""
+    recent_messages_max: Count = 1_000
+    """Messages a channel keeps in memory for clients that resume."""
+    recent_bytes_max: Bytes = 1024 * 1024
+    """Bytes of them."""
+    slow_policy: Literal["catch_up", "disconnect", "drop_oldest"] = "catch_up"
+    """What happens to a client that reads too slowly, where the topic does not say."""
+    socket_buffer_bytes_max: Bytes = 64 * 1024
+    """Bytes that wait in memory for one socket before its client counts as slow."""
+    stats_seconds: NotNegative = 1.0
+    """How often delivery statistics are published to penstock.delivery. 0: never."""
+    presence_ms: Positive = 200.0
+    """How often joins and leaves are written and told, at most."""
+    presence_members_max: Count = 1_000
+    """Members that are listed for one topic."""
+    presence_info_bytes_max: Bytes = 1024
+    """The largest information a client can join with."""
+
+    # The server
+    bind_host: str = "127.0.0.1"
+    """The address the server listens on. Anything but loopback needs tokens."""
+    bind_port: Annotated[int, Meta(ge=0, le=65_535)] = 8400
+    """Its port; 0 takes a free one."""
+    tokens_file: str = ""
+    """API keys and their rights, as TOML."""
+    jwt_key_file: str = ""
+    """The secret or public key that tokens are signed with."""
+    jwt_algorithm: Literal["HS256", "RS256", "ES256", "EdDSA"] = "HS256"
+    """The one algorithm that is accepted."""
+    jwt_audience: str = "penstock"
+    """What a token's aud must name."""
+    jwt_issuer: str = ""
+    """What a token's iss must be, if anything."""
+    origins: tuple[str, ...] = ()
+    """Web pages that may connect, beside the server's own: https://app.example.com."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Proxies whose X-Forwarded-For is believed."""
+    connections_max: Count = 50_000
+    """Sockets open at once."""
+    connections_per_client_max: Count = 2_000
+    """Sockets open at once from one address or under one token's subject."""
+    subscriptions_max: Count = 100
+    """Subscriptions of one socket."""
+    frame_bytes_max: Bytes = 2 * 1024 * 1024
+    """The largest frame or request body that is accepted."""
+    publish_rate_max: Count = 20_000
+    """Messages one client may publish in a second, averaged over a few."""
+    connect_seconds: Positive = 10.0
+    """How long a new socket may take to send its connect command."""
+    ping_seconds: Positive = 25.0
+    """How often an idle socket is pinged."""
+    pong_seconds: Positive = 10.0
+    """How long its answer may take."""
+    request_seconds: Positive = 30.0
+    """How long an HTTP client may take to send its request."""
+    drain_seconds: Positive = 10.0
+    """How long stopping may take."""
+
     # Keeping
     retention_seconds: Positive = 86_400.0
     """How long messages are kept where the topic does not say."""
@@ -117,6 +183,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InvalidSettings("lag_critical_messages is below lag_warning_messages.")
         if self.lag_critical_seconds < self.lag_warning_seconds:
             raise InvalidSettings("lag_critical_seconds is below lag_warning_seconds.")
+        if self.pong_seconds > self.ping_seconds:
+            raise InvalidSettings("pong_seconds is above ping_seconds.")
 
 
 PROFILES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,1 @@
+"""Live delivery to sockets, without any web framework: channels, batches, sessions, presence."""

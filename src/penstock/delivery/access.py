@@ -1,0 +1,104 @@
+"""What a client may do, by topic pattern."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+
+from penstock.clock import Micros
+from penstock.errors import Forbidden
+from penstock.model import RESERVED_PREFIX, Pattern
+
+EVERYTHING = ("*", f"{RESERVED_PREFIX}*")
+
+
+class Access(msgspec.Struct, frozen=True):
+    """The rights of one token. Each is a tuple of topics and globs."""
+
+    subject: str
+    """Whom the token was made for: limits count by it."""
+    publish: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
+    """Topics that may be created, configured, trimmed and deleted."""
+    expires_at: Micros | None = None
+    token_id: str = ""
+    """By which it can be revoked."""
+
+    def check_publish(self, topic: str) -> None:
+        self._check(self.publish, topic, "publish to")
+
+    def check_subscribe(self, pattern: str) -> None:
+        self._check(self.subscribe, pattern, "read")
+
+    def check_admin(self, pattern: str) -> None:
+        self._check(self.admin, pattern, "administer")
+
+    def _check(self, granted: tuple[str, ...], wanted: str, verb: str) -> None:
+        # The same words whether the topic exists or not: they must not tell.
+        if not any(covers(grant, wanted) for grant in granted):
+            raise Forbidden(f"This token does not allow to {verb} {wanted!r}.")
+
+
+ALL_ACCESS = Access("local", EVERYTHING, EVERYTHING, EVERYTHING)
+"""Where no tokens are asked for: on loopback, unless told otherwise."""
+
+
+class Authenticator(Protocol):
+    def authenticate(self, token: str | None) -> Access:
+        """The rights of a token. Raises `Unauthorized`, in the same words whatever is wrong."""
+
+    def is_revoked(self, access: Access) -> bool:
+        """Whether an access given earlier is no longer good."""
+
+
+class Anybody:
+    """For a server without tokens."""
+
+    def authenticate(self, token: str | None) -> Access:
+        return ALL_ACCESS
+
+    def is_revoked(self, access: Access) -> bool:
+        return False
+
+
+@lru_cache(maxsize=16_384)
+def covers(grant: str, wanted: str) -> bool:
+    """Whether every topic that `wanted` names or matches is matched by `grant`.
+
+    A star in `wanted` can only be covered by a star; a question mark by either. Topics under
+    `penstock.` are covered only by a grant that says so.
+    """
+    if wanted.startswith(RESERVED_PREFIX) and not grant.startswith(RESERVED_PREFIX):
+        return False
+    if not Pattern(grant).is_glob:
+        return grant == wanted
+    return _covers(grant, wanted)
+
+
+def _covers(grant: str, wanted: str) -> bool:
+    """Greedy matching with one point of return, as for any glob; linear in practice."""
+    g = w = 0
+    star = -1
+    retry = 0
+    while w < len(wanted):
+        if g < len(grant) and grant[g] == "*":
+            star, retry = g, w
+            g += 1
+        elif g < len(grant) and _stands_for(grant[g], wanted[w]):
+            g += 1
+            w += 1
+        elif star >= 0:
+            retry += 1
+            g, w = star + 1, retry
+        else:
+            return False
+    return all(c == "*" for c in grant[g:])
+
+
+def _stands_for(granted: str, wanted: str) -> bool:
+    if granted == "?":
+        return wanted != "*"
+    return granted == wanted and wanted not in "*?"

@@ -1,0 +1,388 @@
+"""What travels between the server and its clients: commands, replies, pushes, close codes.
+
+One frame is one map, as JSON or MessagePack by the subprotocol. A command has an `op` and an `id`;
+its reply carries the `id` and either `ok` or `error`. A frame without an `id` is a push.
+`docs/reference/protocol.md` says the same for people; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from penstock import codec, errors
+from penstock.model import Message, Position, Start
+
+SUBPROTOCOL_JSON: Final = "penstock.v1.json"
+SUBPROTOCOL_MSGPACK: Final = "penstock.v1.msgpack"
+SUBPROTOCOLS: Final = (SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK)
+WEBSOCKET_PATH: Final = "/ws"
+
+WireFormat = Literal["json", "msgpack"]
+
+CommandId = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+
+
+class Close(enum.IntEnum):
+    """Why the server closed a socket. Below 3500: connect again, elsewhere if possible."""
+
+    SHUTDOWN = 3001
+    """The server is stopping."""
+    TOKEN_EXPIRED = 3005
+    """The token has run out: connect with a fresh one."""
+    SLOW = 3008
+    """The client reads too slowly for its topic's policy. The reason names the topic and the
+    position after which to resume: `{"topic": "orders", "after": "…:41"}`."""
+    NO_PONG = 3012
+    """The client did not answer a ping."""
+    BAD_TOKEN = 3500
+    """The token is missing or not valid."""
+    BAD_REQUEST = 3501
+    """The client does not speak the protocol."""
+    REVOKED = 3503
+    """The token was revoked."""
+    LIMIT = 3504
+    """The client goes beyond a limit: of connections, of commands that make no sense."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether connecting again would not help."""
+        return self >= 3500
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error on the wire."""
+
+    code: str
+    message: str
+    hint: str = ""
+    retryable: bool = False
+    first: str | None = None
+    """For `log_trimmed`: the position of the first message that exists, if there is one."""
+    resume: str | None = None
+    """For `log_trimmed`: reading after this position starts with that message."""
+
+    @classmethod
+    def of(cls, error: errors.PenstockError) -> Problem:
+        first = resume = None
+        if isinstance(error, errors.LogTrimmed):
+            first, resume = error.first and str(error.first), str(error.resume)
+        return cls(error.code, error.message, error.hint, error.retryable, first, resume)
+
+    def as_error(self) -> errors.PenstockError:
+        """The error a local hub would have raised."""
+        kind = _ERRORS.get(self.code, errors.PenstockError)
+        if issubclass(kind, errors.LogTrimmed) and self.resume is not None:
+            first = None if self.first is None else Position.parse(self.first)
+            resume = Position.parse(self.resume)
+            return kind(self.message, first=first, resume=resume, hint=self.hint)
+        error = kind.__new__(kind)
+        errors.PenstockError.__init__(error, self.message, hint=self.hint)
+        return error
+
+
+# Commands
+
+
+class Command(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="op"
+):
+    id: CommandId
+
+
+class Connect(Command, frozen=True, kw_only=True, tag="connect"):
+    """The first command on a socket."""
+
+    token: str | None = None
+    client: str | None = None
+    """How this client is named in presence lists. Default: a name the server makes up."""
+
+
+class Refresh(Command, frozen=True, kw_only=True, tag="refresh"):
+    """Replace the token before it expires. The rights become those of the new one."""
+
+    token: str
+
+
+class Subscribe(Command, frozen=True, kw_only=True, tag="subscribe"):
+    """Deliver what is published under a topic or a glob from now on, or from an earlier point."""
+
+    topic: str
+    after: str | None = None
+    """Resume after this position, `epoch:offset`."""
+    last: int | None = None
+    """Start with the last so many messages."""
+    consumer: str | None = None
+    """Start where this durable consumer is, and let `ack` move it."""
+    start: Start = "latest"
+    """Where a consumer that does not exist yet begins."""
+    join: dict[str, Any] | None = None
+    """Be listed as present on the topic, with this information."""
+    presence: bool = False
+    """Tell who joins and leaves."""
+
+
+class Unsubscribe(Command, frozen=True, kw_only=True, tag="unsubscribe"):
+    topic: str
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message to publish. Exactly one of `payload` and `base64`."""
+
+    payload: Any = UNSET
+    base64: str | UnsetType = UNSET
+    """Bytes, for clients that speak JSON."""
+    type: str | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    ttl: float | None = None
+    idempotency_key: str | None = None
+
+
+class Publish(Command, frozen=True, kw_only=True, tag="publish"):
+    topic: str
+    payload: Any = UNSET
+    base64: str | UnsetType = UNSET
+    type: str | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    ttl: float | None = None
+    idempotency_key: str | None = None
+    conflate: bool = False
+    """Keep only the latest message per (topic, key) and interval; acknowledged before it is on
+    disk."""
+
+
+class PublishMany(Command, frozen=True, kw_only=True, tag="publish_many"):
+    """All of them or none, in one transaction."""
+
+    topic: str
+    messages: list[Outgoing]
+
+
+class Ack(Command, frozen=True, kw_only=True, tag="ack"):
+    """Everything up to this position was processed: the consumer of the subscription moves on."""
+
+    topic: str
+    position: str
+
+
+class Presence(Command, frozen=True, kw_only=True, tag="presence"):
+    """Who is present on a topic."""
+
+    topic: str
+
+
+class Ping(Command, frozen=True, kw_only=True, tag="ping"):
+    """Is the server there?"""
+
+
+AnyCommand: TypeAlias = (
+    Connect
+    | Refresh
+    | Subscribe
+    | Unsubscribe
+    | Publish
+    | PublishMany
+    | Ack
+    | Presence
+    | Ping
+)
+
+
+# Replies
+
+
+class Connected(msgspec.Struct, frozen=True):
+    client: str
+    """This client's name in presence lists."""
+    epoch: str
+    instance: str
+    """The server process that answered."""
+    version: str
+    ping_seconds: float
+    """How often the server pings."""
+    expires_in_seconds: float | None = None
+    """When the token has to be refreshed."""
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Messages between the position asked for and the one that is served are gone."""
+
+    reason: Literal["trimmed", "epoch_changed"]
+    after: str
+    """The position that was asked for."""
+    resumes: str
+    """The position after which messages follow."""
+
+
+class Subscribed(msgspec.Struct, frozen=True, omit_defaults=True):
+    topic: str
+    position: str
+    """Messages after this position follow."""
+    recovered: bool | None = None
+    """After resuming: whether nothing is missing. If not, `gap` says what is."""
+    gap: Gap | None = None
+    members: list[Member] | None = None
+    """Who is present, if that was asked for."""
+
+
+class Published(msgspec.Struct, frozen=True, omit_defaults=True):
+    position: str | None
+    """None for a conflated message, which has no place in the log yet."""
+    at: int
+    """When, in microseconds since 1970."""
+    durable: bool = True
+    duplicate: bool = False
+
+
+class PublishedMany(msgspec.Struct, frozen=True):
+    messages: list[Published]
+
+
+class Acked(msgspec.Struct, frozen=True):
+    position: str
+    """Where the consumer is now. Never moved back."""
+
+
+class Member(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Somebody who is present on a topic."""
+
+    client: str
+    info: dict[str, Any] = {}
+    joined_at: int = 0
+
+
+class Members(msgspec.Struct, frozen=True):
+    topic: str
+    members: list[Member]
+    is_complete: bool
+    """False: there are more than the server lists."""
+
+
+class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: int
+    ok: Any = UNSET
+    error: Problem | UnsetType = UNSET
+
+
+# Pushes
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message as it is pushed."""
+
+    id: int
+    at: int
+    """When it was published, in microseconds since 1970."""
+    topic: str | None = None
+    """Left out where the subscription names one topic."""
+    type: str | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    payload: Any = UNSET
+    base64: str | UnsetType = UNSET
+    """Bytes, for clients that speak JSON; on MessagePack they are a `payload` of type bin."""
+    expires_at: int | None = None
+    conflated: bool = False
+    """The payload is a list of `{key, payload, type}`: the latest under each key."""
+
+
+class MessagesPush(msgspec.Struct, frozen=True, tag_field="push", tag="messages"):
+    """Messages, oldest first. The position after them is the last id in the reply's epoch."""
+
+    topic: str
+    """The topic or glob of the subscription."""
+    messages: list[Any]
+
+
+class GapPush(msgspec.Struct, frozen=True, tag_field="push", tag="gap"):
+    """Messages were removed before this client had read them."""
+
+    topic: str
+    gap: Gap
+
+
+class DroppedPush(msgspec.Struct, frozen=True, tag_field="push", tag="dropped"):
+    """The client was too slow, and by the topic's policy these messages were left out."""
+
+    topic: str
+    messages: int
+    through: str
+    """The position of the last one left out."""
+
+
+class PresencePush(msgspec.Struct, frozen=True, tag_field="push", tag="presence"):
+    topic: str
+    joined: list[Member] = []
+    left: list[str] = []
+
+
+class UnsubscribedPush(msgspec.Struct, frozen=True, tag_field="push", tag="unsubscribed"):
+    """The server ended a subscription: the rights are gone, or the consumer is another's."""
+
+    topic: str
+    error: Problem
+
+
+AnyPush: TypeAlias = MessagesPush | GapPush | DroppedPush | PresencePush | UnsubscribedPush
+
+
+class Wire:
+    """Encodes and decodes frames of one format. Stateless, so there is one for each format."""
+
+    def __init__(self, format: WireFormat) -> None:
+        self.format: WireFormat = format
+        self.is_text = format == "json"
+        module = msgspec.json if format == "json" else msgspec.msgpack
+        self.encode = module.Encoder().encode
+        self.decode_command = module.Decoder(AnyCommand).decode
+        self.decode_any = module.Decoder().decode
+        self._own = codec.JSON if format == "json" else codec.MSGPACK
+
+    def entry(self, message: Message, *, with_topic: bool) -> Raw:
+        """A message, encoded on its own: frames are put together from such pieces."""
+        payload: Any = UNSET
+        base64: str | UnsetType = UNSET
+        format = message.encoding & codec.FORMAT_MASK
+        if format == self._own:
+            payload = Raw(message.data)
+        elif format == codec.BYTES and self.is_text:
+            base64 = codec.to_base64(message.data)
+        else:
+            payload = message.payload
+        return Raw(
+            self.encode(
+                Entry(
+                    id=message.id,
+                    at=message.created_at,
+                    topic=message.topic if with_topic else None,
+                    type=message.type,
+                    key=message.key,
+                    headers=message.headers if message.raw_headers is not None else None,
+                    payload=payload,
+                    base64=base64,
+                    expires_at=message.expires_at,
+                    conflated=bool(message.encoding & codec.CONFLATED),
+                )
+            )
+        )
+
+
+JSON_WIRE: Final = Wire("json")
+MSGPACK_WIRE: Final = Wire("msgpack")
+WIRES: Final = {SUBPROTOCOL_JSON: JSON_WIRE, SUBPROTOCOL_MSGPACK: MSGPACK_WIRE}
+
+
+def _all_errors(root: type[errors.PenstockError]) -> dict[str, type[errors.PenstockError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        for code, kind in _all_errors(child).items():
+            found.setdefault(code, kind)
+    return found
+
+
+_ERRORS = _all_errors(errors.PenstockError)
