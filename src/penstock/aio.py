@@ -137,7 +137,7 @@ class AsyncTopics:
             runtime.settings, topic, payload, type, key, headers, ttl, idempotency_key, format
         )
         if timeout is None and topic not in runtime.conflator.waiting:
-            return (await runtime.committer.append_async((message,)))[0]
+            return await runtime.committer.append_one_async(message)
         with runtime.conflator.ahead_of(topic) as batch:
             writing = runtime.committer.append_async([*batch, message])
             return (await _bounded(writing, timeout))[-1]

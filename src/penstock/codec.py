@@ -45,15 +45,10 @@ def encode(
     payload: Any, format: str | None, bytes_max: int, compress_above: int
 ) -> tuple[bytes, int]:
     """The payload's bytes and encoding. Bytes stay bytes; anything else is JSON unless told."""
-    if format is None:
-        encoding = BYTES if isinstance(payload, (bytes, bytearray, memoryview)) else JSON
+    if format is None and payload.__class__ is dict:
+        encoding = JSON  # The usual case, told without asking further.
     else:
-        try:
-            encoding = FORMATS[format]
-        except KeyError:
-            raise InvalidPayload(
-                f"{format!r} is not a payload format.", hint="Use 'json', 'msgpack' or 'bytes'."
-            ) from None
+        encoding = _encoding(payload, format)
     try:
         if encoding == JSON:
             body = _encode_json(payload)
@@ -71,6 +66,17 @@ def encode(
         if len(packed) < size:
             return packed, encoding | ZSTD
     return body, encoding
+
+
+def _encoding(payload: Any, format: str | None) -> int:
+    if format is None:
+        return BYTES if isinstance(payload, (bytes, bytearray, memoryview)) else JSON
+    try:
+        return FORMATS[format]
+    except KeyError:
+        raise InvalidPayload(
+            f"{format!r} is not a payload format.", hint="Use 'json', 'msgpack' or 'bytes'."
+        ) from None
 
 
 def decompress(body: bytes, encoding: int) -> bytes:

@@ -68,6 +68,8 @@ class Operation(msgspec.Struct, Generic[T]):
     run: Callable[[Transaction], T] | None
     messages: Sequence[NewMessage]
     future: asyncio.Future[T] | None = None
+    is_single: bool = False
+    """Its result is the receipt itself, not a list of receipts."""
     done: threading.Lock | None = None
     result: T = _UNSET
     error: BaseException | None = None
@@ -105,7 +107,11 @@ class Committer(Service):
         self._producer = producer
         self._writer: Writer | None = None
         self._queue: deque[Operation[Any]] = deque()
-        self._is_asleep = False
+        self._queue_max = settings.write_queue_max
+        # Nobody is at the queue: before the thread starts, while it sleeps, after it has ended.
+        self._is_asleep = True
+        # Locked while there is no reason to wake up: an Event takes five times as long.
+        self._bed = _held_lock()
         self._is_closed = False
         self._has_ended = False
         self.on_appended: Callable[[list[Message]], None] | None = None
@@ -118,16 +124,25 @@ class Committer(Service):
     def append(self, messages: Sequence[NewMessage]) -> Operation[list[Receipt]]:
         """Append them, in order, in one transaction."""
         assert messages, "nothing to append"
-        return self._submit(Operation(None, messages, None, _held_lock()))
+        return self._submit(Operation(None, messages, done=_held_lock()))
+
+    def append_one(self, message: NewMessage) -> Operation[Receipt]:
+        return self._submit(Operation(None, (message,), None, True, _held_lock()))
 
     def run(self, write: Callable[[Transaction], T]) -> Operation[T]:
         """Run `write` inside the next transaction, in a savepoint of its own."""
-        return self._submit(Operation(write, (), None, _held_lock()))
+        return self._submit(Operation(write, (), done=_held_lock()))
 
     def append_async(self, messages: Sequence[NewMessage]) -> asyncio.Future[list[Receipt]]:
         assert messages, "nothing to append"
         future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
         self._submit(Operation(None, messages, future))
+        return future
+
+    def append_one_async(self, message: NewMessage) -> asyncio.Future[Receipt]:
+        # Belongs to the running loop, too, and asks for it only once.
+        future: asyncio.Future[Receipt] = asyncio.Future()
+        self._submit(Operation(None, (message,), future, True))
         return future
 
     def run_async(self, write: Callable[[Transaction], T]) -> asyncio.Future[T]:
@@ -137,9 +152,9 @@ class Committer(Service):
 
     def run_quietly(self, write: Callable[[Transaction], object]) -> None:
         """From a finalizer: nobody waits, and nothing is raised if there is no room or no hub."""
-        if not self._is_closed and len(self._queue) < self._settings.write_queue_max:
-            self._queue.append(Operation(write, (), None, _held_lock()))
-            self._nudged.set()
+        if not self._is_closed and len(self._queue) < self._queue_max:
+            self._queue.append(Operation(write, (), done=_held_lock()))
+            self.nudge()
 
     @property
     def is_closed(self) -> bool:
@@ -152,7 +167,15 @@ class Committer(Service):
     def stop(self, timeout_seconds: float | None = None) -> None:
         """Write what waits, then end. Later calls raise `HubClosed`."""
         self._is_closed = True
+        self._stopping.set()
+        self.nudge()
         super().stop(timeout_seconds)
+
+    def nudge(self) -> None:
+        try:
+            self._bed.release()
+        except RuntimeError:
+            return  # It is awake already, or about to be.
 
     def announce(self, appended: list[Message]) -> None:
         """Tell this process about messages that are on disk."""
@@ -169,9 +192,8 @@ class Committer(Service):
             self._is_asleep = True
             # Whoever appended before seeing the flag is found by this second look.
             if not self._queue and not self._stopping.is_set():
-                self._nudged.wait()
+                self._bed.acquire()
             self._is_asleep = False
-            self._nudged.clear()
         while self._queue:
             self._commit(*self._next_group())
         return 0.0
@@ -180,6 +202,7 @@ class Committer(Service):
         while self._queue:
             self._commit(*self._next_group())
         self._has_ended = True
+        self._is_asleep = True
         self._refuse_rest()
         if self._writer is not None:
             self._writer.close()
@@ -201,18 +224,22 @@ class Committer(Service):
         if self._is_closed:
             raise HubClosed
         queue = self._queue
-        if len(queue) >= self._settings.write_queue_max:
+        if len(queue) >= self._queue_max:
             raise QueueFull(f"{len(queue):,} writes are waiting for the disk.")
         queue.append(operation)
-        if self._has_ended:
-            self._refuse_rest()
+        if self._is_asleep:
+            self._rouse()
+        return operation
+
+    def _rouse(self) -> None:
         if self._thread is None:
             self.start()
-        if self._is_asleep:
-            # Once per sleep: the thread itself may be long in getting the interpreter's lock.
-            self._is_asleep = False
-            self._nudged.set()
-        return operation
+        # Once per sleep: the thread itself may be long in getting the interpreter's lock.
+        self._is_asleep = False
+        self.nudge()
+        if self._has_ended:
+            self._is_asleep = True
+            self._refuse_rest()
 
     def _next_group(self) -> tuple[list[Operation[Any]], list[NewMessage] | None]:
         """As much as one transaction may hold; at least one operation.
@@ -225,16 +252,17 @@ class Committer(Service):
         plain: list[NewMessage] = []
         is_plain = True
         while queue:
-            operation = queue[0]
+            operation = queue.popleft()
             messages = operation.messages
             count_left -= len(messages) or 1
             for message in messages:
                 bytes_left -= len(message.body)
                 if message.idempotency_key is not None:
                     is_plain = False
-            if group and (count_left < 0 or bytes_left < 0):
+            if (count_left < 0 or bytes_left < 0) and group:
+                queue.appendleft(operation)
                 break
-            group.append(queue.popleft())
+            group.append(operation)
             plain += messages
             if operation.run is not None:
                 is_plain = False
@@ -325,12 +353,12 @@ class Committer(Service):
         receipts = transaction.topics.append(messages, producer=self._producer, now=now)
         if len(operations) == len(receipts):
             for operation, receipt in zip(operations, receipts, strict=True):
-                operation.result = [receipt]
+                operation.result = receipt if operation.is_single else [receipt]
             return
         start = 0
         for operation in operations:
             end = start + len(operation.messages)
-            operation.result = receipts[start:end]
+            operation.result = receipts[start] if operation.is_single else receipts[start:end]
             start = end
 
     def _fail(self, group: list[Operation[Any]], error: BaseException) -> None:
@@ -341,16 +369,16 @@ class Committer(Service):
     def _answer(self, group: list[Operation[Any]]) -> None:
         """All callers at once: one wake for each event loop, whatever the number of its tasks."""
         loops: dict[asyncio.AbstractEventLoop, list[Operation[Any]]] = {}
+        latest, waiting = None, []
         for operation in group:
-            if operation.future is None:
+            future = operation.future
+            if future is None:
                 cast("threading.Lock", operation.done).release()
                 continue
-            loop = operation.future.get_loop()
-            waiting = loops.get(loop)
-            if waiting is None:
-                loops[loop] = [operation]
-            else:
-                waiting.append(operation)
+            loop = future.get_loop()
+            if loop is not latest:
+                latest, waiting = loop, loops.setdefault(loop, [])
+            waiting.append(operation)
         for loop, operations in loops.items():
             try:
                 loop.call_soon_threadsafe(_resolve, operations)
@@ -367,9 +395,11 @@ def _held_lock() -> threading.Lock:
 def _resolve(operations: list[Operation[Any]]) -> None:
     for operation in operations:
         future = operation.future
-        if future is None or future.done():
+        assert future is not None, "a thread waits for its lock"
+        try:
+            if operation.error is None:
+                future.set_result(operation.result)
+            else:
+                future.set_exception(operation.error)
+        except asyncio.InvalidStateError:
             continue  # Cancelled, or timed out.
-        if operation.error is not None:
-            future.set_exception(operation.error)
-        else:
-            future.set_result(operation.result)

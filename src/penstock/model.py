@@ -30,7 +30,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _GLOB = re.compile(r"[*?]")
 
 
-class Position(msgspec.Struct, frozen=True, order=True):
+class Position(msgspec.Struct, frozen=True, order=True, gc=False):
     """A place in the log: everything up to and including `offset` has been seen.
 
     The epoch names the database and its generation, so that a position taken before a restore

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from penstock.errors import IdempotencyConflict
-from penstock.model import Pattern, Retention
+from penstock.model import Pattern, Position, Retention
 from penstock.ports import Store
 from penstock.testing import FakeClock
 from tests.conformance.places import Place, Scribe
@@ -27,6 +27,37 @@ def test_ids_rise_by_one_over_all_topics(scribe: Scribe) -> None:
         4,
         5,
     ]
+
+
+def test_every_message_of_a_mixed_group_keeps_its_own_values_and_place(scribe: Scribe) -> None:
+    alike = [new_message("a", b"%d" % number, type="t") for number in range(40)]
+    group = [
+        *alike,
+        *(new_message("a", b"", type="t") for _ in range(10)),
+        new_message("b", b"b"),
+        new_message("a", b"keyed", type="t", key="k"),
+        new_message("a", b"json", type="t", encoding=1),
+        *(new_message("a", b"u", type="u") for _ in range(20)),
+        new_message("a", b"mortal", type="u", ttl=60),
+        *alike,
+    ]
+
+    receipts = scribe.append(*group)
+
+    read = scribe.store.topics.read_tail(
+        after=Position(scribe.store.log().epoch, 0), patterns=None, limit=1_000
+    ).messages
+    assert [(r.topic, r.id) for r in receipts] == [(m.topic, m.id) for m in read]
+    assert [m.id for m in read] == list(range(1, len(group) + 1))
+    assert [(m.topic, m.body, m.type, m.key, m.encoding) for m in read] == [
+        (m.topic, m.body, m.type, m.key, m.encoding) for m in group
+    ]
+    assert [m.id for m in read if m.expires_at is not None] == [74]
+    topic = scribe.store.topics.get("a")
+    assert topic is not None
+    assert topic.messages == len(group) - 1
+    assert topic.bytes == sum(len(m.body) for m in group if m.topic == "a")
+    assert topic.last_id == len(group)
 
 
 def test_ids_are_dense_over_threads_that_write_at_once(place: Place, store: Store) -> None:

@@ -65,12 +65,12 @@ def encode_message(
     format: Format | None = None,
 ) -> NewMessage:
     """Checked and encoded, or an error that says what is wrong. Nothing is written."""
-    if not isinstance(topic, str) or topic not in _publishable:
+    if topic.__class__ is not str or topic not in _publishable:
         check_publishable(topic)
     body, encoding = codec.encode(
         payload, format, settings.payload_bytes_max, settings.compress_above_bytes
     )
-    if type is not None and (not isinstance(type, str) or type not in _types):
+    if type is not None and (type.__class__ is not str or type not in _types):
         check_type(type)
     if key is None and headers is None and ttl is None and idempotency_key is None:
         return NewMessage(topic, body, encoding, type)

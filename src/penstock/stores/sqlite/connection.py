@@ -53,6 +53,7 @@ class Database:
 
     def __init__(self, path: Path, *, synchronous: str, lock_timeout_seconds: float) -> None:
         self.path = path
+        self._name = str(path)
         self.synchronous = synchronous
         self.lock_timeout_seconds = lock_timeout_seconds
         self._identity: tuple[int, int] | None = None
@@ -140,7 +141,7 @@ class Database:
     def _look(self) -> tuple[int, int] | None:
         # stat only: opening and closing the file by hand would drop SQLite's locks on it.
         try:
-            status = os.stat(self.path)
+            status = os.stat(self._name)
         except OSError:
             return None
         return status.st_dev, status.st_ino

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -37,6 +37,8 @@ from penstock.stores.sqlite.topic_rows import SQL, NameBook, log_state, to_topic
 CLOCK_PATIENCE: Micros = 60 * SECOND
 
 ROWS_MAX = 128
+RUN_MIN = 8
+"""So many messages that differ in their bodies alone are handed over as one array."""
 
 
 class Insert:
@@ -91,9 +93,15 @@ class SqliteTopicWriter:
 
     def flush(self) -> None:
         """Write what the appends add up to. Before COMMIT."""
-        if self._touched:
-            self._connection.execute(SQL["move_log"], (self._last_id, self._at))
-            counts = json.dumps([(number, *count) for number, count in self._touched.items()])
+        touched = self._touched
+        if not touched:
+            return
+        self._connection.execute(SQL["move_log"], (self._last_id, self._at))
+        if len(touched) == 1:
+            [(number, count)] = touched.items()
+            self._connection.execute(SQL["count_appended_to_one"], (self._at, number, *count))
+        else:
+            counts = json.dumps([(number, *count) for number, count in touched.items()])
             self._connection.execute(SQL["count_appended"], (counts, self._at))
 
     def committed(self) -> None:
@@ -117,42 +125,34 @@ class SqliteTopicWriter:
         log = self._log or self._open_log(now)
         epoch, at, last_id = log.epoch, self._at, self._last_id
         ids, touched = self._book.of(epoch).ids, self._touched
+        shared = (at, producer)
         plain: list[Any] = []
         full: list[Any] = []
         receipts: list[Receipt] = []
-        current = count = size = 0
-        for message in messages:
-            topic = message.topic
+        for head, bodies in _runs(messages):
+            topic = head.topic
             topic_id = ids.get(topic) or self._topic_id(topic)
-            key = message.idempotency_key
+            key = head.idempotency_key
             if key is not None:
-                first = self._first_under_key(topic_id, message, epoch, last_id + 1)
+                first = self._first_under_key(topic_id, head, epoch, last_id + 1)
                 if first is not None:
                     receipts.append(first)
                     continue
-            last_id += 1
-            body = message.body
-            row = (last_id, topic_id, message.type, message.encoding, body)
-            if (
-                message.key is None
-                and message.ttl is None
-                and message.headers is None
-                and key is None
-            ):
-                plain += row
+            before, last_id = last_id, last_id + len(bodies)
+            new = range(before + 1, last_id + 1)
+            if not _is_plain(head):
+                expires_at = None if head.ttl is None else at + head.ttl
+                full += (last_id, topic_id, head.type, head.encoding, head.body)
+                full += (expires_at, head.key, head.headers, key)
+            elif len(bodies) < RUN_MIN:
+                for number, body in zip(new, bodies, strict=True):
+                    plain += (number, topic_id, head.type, head.encoding, body)
             else:
-                expires_at = None if message.ttl is None else at + message.ttl
-                full += (*row, expires_at, message.key, message.headers, key)
-            if topic_id != current:
-                if count:
-                    _add(touched, current, count, size, last_id - 1)
-                current, count, size = topic_id, 0, 0
-            count += 1
-            size += len(body)
-            receipts.append(Receipt(topic, Position(epoch, last_id), at))
-        if count:
-            _add(touched, current, count, size, last_id)
-        shared = (at, producer)
+                values = (*shared, before, topic_id, head.type, head.encoding)
+                array = apsw.carray(tuple(bodies), flags=apsw.SQLITE_CARRAY_BLOB)
+                self._connection.execute(SQL["insert_run"], (*values, array))
+            _add(touched, topic_id, len(bodies), sum(map(len, bodies)), last_id)
+            receipts += [Receipt(topic, Position(epoch, number), at) for number in new]
         PLAIN.run(self._connection, shared, plain)
         FULL.run(self._connection, shared, full)
         self._appended.append((messages, receipts, producer))
@@ -309,6 +309,46 @@ def check_open(connection: apsw.Connection) -> None:
             "The database has rolled the transaction back.",
             hint="A statement such as INSERT OR ROLLBACK ended it, or the disk is full.",
         )
+
+
+def _is_plain(message: NewMessage) -> bool:
+    return (
+        message.key is None
+        and message.ttl is None
+        and message.headers is None
+        and message.idempotency_key is None
+    )
+
+
+def _runs(messages: Sequence[NewMessage]) -> Iterator[tuple[NewMessage, list[bytes]]]:
+    """The messages in order, plain ones together as long as they differ in their bodies alone.
+
+    Most groups are one such run, and what is the same for all of it is done once.
+    """
+    rest = iter(messages)
+    head = next(rest, None)
+    while head is not None:
+        following = None
+        bodies = [head.body]
+        if _is_plain(head):
+            topic, type, encoding = head.topic, head.type, head.encoding
+            for message in rest:
+                if (
+                    message.topic != topic
+                    or message.type != type
+                    or message.encoding != encoding
+                    or message.key is not None
+                    or message.ttl is not None
+                    or message.headers is not None
+                    or message.idempotency_key is not None
+                ):
+                    following = message
+                    break
+                bodies.append(message.body)
+        else:
+            following = next(rest, None)
+        yield head, bodies
+        head = following
 
 
 def _as_read(message: NewMessage, receipt: Receipt, producer: str) -> Message:

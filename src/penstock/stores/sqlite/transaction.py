@@ -16,7 +16,6 @@ from penstock.stores.sqlite.connection import (
     close_as_it_is,
     close_connection,
     translate,
-    translated,
 )
 from penstock.stores.sqlite.consumers import SqliteConsumerWriter
 from penstock.stores.sqlite.forks import add_holder, gate
@@ -134,6 +133,7 @@ class SqliteWriter:
         self._transaction: SqliteTransaction | None = None
         self._generation = database.generation
         self._is_open = False
+        self._busy_ms = 0
         self._seat = 0
         self._closing = threading.Lock()
         add_holder(self)
@@ -148,9 +148,14 @@ class SqliteWriter:
             transaction = self._ready()
             self._turnstile.enter(timeout)
             assert self._connection is not None
-            with translated(self._database.path):
-                self._connection.set_busy_timeout(max(1, round(timeout * 1000)))
+            busy_ms = max(1, round(timeout * 1000))
+            try:
+                if busy_ms != self._busy_ms:
+                    self._connection.set_busy_timeout(busy_ms)
+                    self._busy_ms = busy_ms
                 self._connection.execute(BEGIN)
+            except apsw.Error as error:
+                raise translate(error, self._database.path) from error
         except BaseException:
             self._turnstile.leave()
             gate.leave(self._seat)
@@ -164,8 +169,10 @@ class SqliteWriter:
         assert self._connection is not None
         try:
             check_open(self._connection)
-            with translated(self._database.path):
+            try:
                 self._transaction.topics.flush()
+            except apsw.Error as error:
+                raise translate(error, self._database.path) from error
             try:
                 self._connection.execute(COMMIT)
             except apsw.Error as error:
@@ -220,6 +227,7 @@ class SqliteWriter:
         if self._transaction is None:
             self._generation = self._database.generation
             self._connection = self._database.connect(cache_kib=WRITER_CACHE_KIB)
+            self._busy_ms = 0
             self._connection.set_wal_hook(self._count_pages)
             self._transaction = SqliteTransaction(
                 self._connection, self._names, self._leasing, self._idempotency_seconds

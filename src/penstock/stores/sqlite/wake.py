@@ -12,6 +12,7 @@ import select
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 
 import apsw
@@ -33,6 +34,8 @@ logger = logging.getLogger("penstock")
 
 # Without inotify the safety net is all there is.
 POLL_SECONDS_WITHOUT_BELL = 0.005
+# Whether the bell still hangs is looked at this often while it is rung without pause.
+LOOK_SECONDS = 0.005
 
 
 class Bell:
@@ -41,11 +44,16 @@ class Bell:
     def __init__(self, database: Path) -> None:
         self._path = database.with_name(database.name + "-bell")
         self._descriptor = -1
+        self._looked_at = 0.0
         self._open()
 
     def ring(self) -> None:
         try:
             os.pwrite(self._descriptor, b"\0", 0)
+            now = time.monotonic()
+            if now - self._looked_at < LOOK_SECONDS:
+                return
+            self._looked_at = now
             if os.fstat(self._descriptor).st_nlink == 0:
                 # Somebody removed the bell, and with it went the ring.
                 os.close(self._descriptor)

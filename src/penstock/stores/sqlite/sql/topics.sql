@@ -24,6 +24,12 @@ INSERT INTO penstock_messages (created_at, producer, id, topic_id, type, encodin
 -- plain_row --
 (?1, ?2, ?, ?, ?, ?, ?)
 
+-- insert_run --
+-- Messages of one topic that differ in their bodies alone: the array is read without the
+-- interpreter, and its own rowid, from 1 up, numbers the messages.
+INSERT INTO penstock_messages (created_at, producer, id, topic_id, type, encoding, body)
+SELECT ?1, ?2, ?3 + rowid, ?4, ?5, ?6, value FROM carray(?7);
+
 -- insert_full --
 INSERT INTO penstock_messages
     (created_at, producer, id, topic_id, type, encoding, body, expires_at, key, headers, message_id)
@@ -50,6 +56,17 @@ SET appended = appended + (new.value ->> 1),
     deleted_at = NULL
 FROM json_each(?1) AS new
 WHERE penstock_topics.id = new.value ->> 0;
+
+-- count_appended_to_one --
+-- As count_appended, for the usual case: the writer touched a single topic.
+UPDATE penstock_topics
+SET appended = appended + ?3,
+    appended_bytes = appended_bytes + ?4,
+    last_id = ?5,
+    created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE ?1 END,
+    retention = CASE WHEN deleted_at IS NULL THEN retention END,
+    deleted_at = NULL
+WHERE id = ?2;
 
 -- find_key --
 SELECT message_id, created_at, digest
