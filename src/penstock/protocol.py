@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from penstock import codec, errors
-from penstock.model import Message, Position, Start
+from penstock.model import Format, Message, Position, Start
 
 SUBPROTOCOL_JSON: Final = "penstock.v1.json"
 SUBPROTOCOL_MSGPACK: Final = "penstock.v1.msgpack"
@@ -140,6 +140,8 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     headers: dict[str, str] | None = None
     ttl: float | None = None
     idempotency_key: str | None = None
+    format: Format | None = None
+    """How it is stored. Default: bytes for bytes, JSON for the rest."""
 
 
 class Publish(Command, frozen=True, kw_only=True, tag="publish"):
@@ -151,6 +153,8 @@ class Publish(Command, frozen=True, kw_only=True, tag="publish"):
     headers: dict[str, str] | None = None
     ttl: float | None = None
     idempotency_key: str | None = None
+    format: Format | None = None
+    """How it is stored. Default: bytes for bytes, JSON for the rest."""
     conflate: bool = False
     """Keep only the latest message per (topic, key) and interval; acknowledged before it is on
     disk."""
@@ -287,6 +291,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     base64: str | UnsetType = UNSET
     """Bytes, for clients that speak JSON; on MessagePack they are a `payload` of type bin."""
     expires_at: int | None = None
+    format: Literal["msgpack"] | None = None
+    """Stored as MessagePack, which has more types than JSON. Left out for JSON and bytes."""
     conflated: bool = False
     """The payload is a list of `{key, payload, type}`: the latest under each key."""
 
@@ -366,6 +372,7 @@ class Wire:
                     payload=payload,
                     base64=base64,
                     expires_at=message.expires_at,
+                    format="msgpack" if format == codec.MSGPACK else None,
                     conflated=bool(message.encoding & codec.CONFLATED),
                 )
             )
