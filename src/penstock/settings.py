@@ -22,7 +22,9 @@ DEFAULT_URL = "sqlite:///penstock.db"
 DEFAULT_FILE = "penstock.toml"
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 # Read elsewhere than here: where the settings file is, and switches of other programs.
-NOT_SETTINGS = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_MAILBOXES", "PENSTOCK_READ_URL"})
+NOT_SETTINGS = frozenset(
+    {"PENSTOCK_CONFIG", "PENSTOCK_MAILBOXES", "PENSTOCK_READ_URL", "PENSTOCK_TOKEN"}
+)
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -135,6 +137,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Subscriptions of one socket."""
     frame_bytes_max: Bytes = 2 * 1024 * 1024
     """The largest frame or request body that is accepted."""
+    request_head_bytes_max: Bytes = 32 * 1024
+    """The largest head of an HTTP request: its line and its headers."""
     publish_rate_max: Count = 20_000
     """Messages one client may publish in a second, averaged over a few."""
     connect_seconds: Positive = 10.0
@@ -147,6 +151,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long an HTTP client may take to send its request."""
     drain_seconds: Positive = 10.0
     """How long stopping may take."""
+
+    # The remote client
+    client_timeout_seconds: Positive = 10.0
+    """How long a call waits for a server that cannot be reached or does not answer."""
+    client_buffer_bytes_max: Bytes = 16 * 1024 * 1024
+    """Bytes waiting in memory for one remote subscriber; beyond it, the server has to wait."""
+    reconnect_seconds_max: Positive = 20.0
+    """The longest pause before a server is tried again."""
 
     # Keeping
     retention_seconds: Positive = 86_400.0

@@ -1,0 +1,650 @@
+/**
+ * The penstock client for browsers and Node 22 or newer. One file, no dependencies, no build step.
+ *
+ *     import { connect } from "/static/penstock.js";
+ *
+ *     const hub = connect();
+ *     hub.subscribe("orders", (message) => console.log(message.id, message.payload));
+ *     await hub.publish("orders", { id: 7 });
+ *
+ * What it promises:
+ * - A receipt means that the message is on disk. A publish that was interrupted is sent again under
+ *   the same idempotency key, so it is in the log once.
+ * - A subscription sees every message once and in order, across reconnects, other instances and
+ *   server restarts. What the server had removed before it could be read is a `gap` event.
+ * - Everything is bounded: a reader that falls behind is fed from the log, and a queue of
+ *   publishes that grows too long refuses more.
+ *
+ * @module penstock
+ */
+
+const SUBPROTOCOL = "penstock.v1.json";
+const FINAL_CODES_FROM = 3500;
+const FINAL_CODES_BELOW = 4000;
+const CLOSE_SHUTDOWN = 3001;
+const CLOSE_TOO_BIG = 1009;
+const CLOSE_LOST = 1006;
+/** A connection that held for so long starts its backoff anew when it breaks. */
+const STABLE_MS = 5_000;
+const ANSWER_MS_MAX = 10_000;
+const TIMER_MS_MAX = 2 ** 31 - 1;
+
+const DEFAULTS = {
+  token: null,
+  client: null,
+  protocols: [],
+  reconnectMinMs: 250,
+  reconnectMaxMs: 10_000,
+  connectTimeoutMs: 10_000,
+  queueMax: 10_000,
+  queueBytesMax: 32 * 1024 * 1024,
+  bufferMax: 1_000,
+  WebSocket: null,
+};
+
+// Errors
+
+/** Something went wrong. `code` is stable and the same as on the server; `retryable` says whether trying again can help. */
+export class PenstockError extends Error {
+  static code = "error";
+  static retryable = false;
+  static message = "Something went wrong.";
+  static hint = "";
+
+  /**
+   * @param {string} [message]
+   * @param {{code?: string, retryable?: boolean, hint?: string, cause?: unknown}} [details]
+   */
+  constructor(message, { code, retryable, hint, cause } = {}) {
+    super(message || new.target.message, cause === undefined ? undefined : { cause });
+    this.name = new.target.name;
+    /** Stable, for programs. @type {string} */
+    this.code = code ?? new.target.code;
+    /** Whether trying again can help. @type {boolean} */
+    this.retryable = retryable ?? new.target.retryable;
+    /** What to do about it, for people. @type {string} */
+    this.hint = hint ?? new.target.hint;
+    /** For a publish that failed: publish again under this key and it is stored at most once. @type {string | null} */
+    this.idempotencyKey = null;
+  }
+}
+
+/** The input is not valid. */
+export class InvalidInput extends PenstockError {
+  static code = "invalid_input";
+  static message = "The input is not valid.";
+}
+/** The payload cannot be encoded. */
+export class InvalidPayload extends InvalidInput {
+  static code = "invalid_payload";
+  static message = "The payload cannot be encoded.";
+  static hint = "Publish what JSON can say, or a Uint8Array.";
+}
+/** The payload is larger than the server takes. */
+export class PayloadTooLarge extends InvalidPayload {
+  static code = "payload_too_large";
+  static message = "The payload is larger than the limit.";
+  static hint = "Store the large part elsewhere and publish a link.";
+}
+/** The server does not understand this client. */
+export class BadRequest extends InvalidInput {
+  static code = "bad_request";
+  static message = "The request is not one of the protocol.";
+}
+/** A valid token is needed. */
+export class Unauthorized extends PenstockError {
+  static code = "unauthorized";
+  static message = "A valid token is needed.";
+  static hint = "Pass a token that has not expired; a function is asked for a fresh one.";
+}
+/** This token does not allow that. */
+export class Forbidden extends PenstockError {
+  static code = "forbidden";
+  static message = "This token does not allow that.";
+}
+/** Too much in too short a time. */
+export class RateLimited extends PenstockError {
+  static code = "rate_limited";
+  static retryable = true;
+  static message = "Too much in too short a time.";
+}
+/** A limit of the server is reached. */
+export class LimitReached extends PenstockError {
+  static code = "limit_reached";
+  static message = "A limit of the server is reached.";
+}
+/** The connection to the server was lost. */
+export class Disconnected extends PenstockError {
+  static code = "disconnected";
+  static retryable = true;
+  static message = "The connection to the server was lost.";
+  static hint = "What was not acknowledged may have happened.";
+}
+/** The write may or may not be on disk. */
+export class OutcomeUnknown extends PenstockError {
+  static code = "outcome_unknown";
+  static retryable = true;
+  static message = "The write may or may not be on disk.";
+  static hint = "Publish again with the same idempotencyKey: it is stored at most once.";
+}
+/** The write was not acknowledged in time; it may still happen. */
+export class WriteTimeout extends OutcomeUnknown {
+  static code = "write_timeout";
+  static message = "The write was not acknowledged in time; it may still happen.";
+}
+/** Too many publishes are waiting. */
+export class QueueFull extends PenstockError {
+  static code = "queue_full";
+  static retryable = true;
+  static message = "Too many publishes are waiting.";
+  static hint = "Wait for receipts before publishing more, or raise queueMax.";
+}
+/** The hub is closed. */
+export class HubClosed extends PenstockError {
+  static code = "hub_closed";
+  static message = "The hub is closed.";
+  static hint = "Open another one with connect().";
+}
+/** Another client holds this consumer. */
+export class ConsumerBusy extends PenstockError {
+  static code = "consumer_busy";
+  static retryable = true;
+  static message = "Another client holds this consumer.";
+}
+/** The idempotency key was used with a different message. */
+export class IdempotencyConflict extends PenstockError {
+  static code = "idempotency_conflict";
+  static message = "The idempotency key was used with a different message.";
+}
+
+const ERRORS = new Map(
+  [
+    PenstockError, InvalidInput, InvalidPayload, PayloadTooLarge, BadRequest, Unauthorized, Forbidden,
+    RateLimited, LimitReached, Disconnected, OutcomeUnknown, WriteTimeout, QueueFull, HubClosed,
+    ConsumerBusy, IdempotencyConflict,
+  ].map((kind) => [kind.code, kind]),
+);
+
+const CLOSE_ERRORS = new Map([
+  [3500, Unauthorized],
+  [3501, BadRequest],
+  [3503, Unauthorized],
+  [3504, LimitReached],
+]);
+
+/** The error that a problem on the wire stands for. */
+function errorOf({ code, message, hint, retryable }) {
+  const kind = ERRORS.get(code) ?? PenstockError;
+  return new kind(message, { code, retryable: retryable ?? false, hint });
+}
+
+function errorOfClose(code, reason) {
+  const kind = CLOSE_ERRORS.get(code) ?? PenstockError;
+  return new kind(reason || (code === 3503 ? "The token was revoked." : ""));
+}
+
+// Values
+
+/** A message, as it is in the log. */
+export class Message {
+  /** @hidden */
+  constructor(entry, topic, epoch) {
+    /** Its place in the log, over all topics. @type {number} */
+    this.id = entry.id;
+    /** @type {string} */
+    this.topic = entry.topic ?? topic;
+    /** @type {string | null} */
+    this.type = entry.type ?? null;
+    /** @type {string | null} */
+    this.key = entry.key ?? null;
+    /** @type {Record<string, string>} */
+    this.headers = entry.headers ?? {};
+    /** What was published: plain values, or a Uint8Array for bytes. */
+    this.payload = entry.base64 === undefined ? entry.payload : bytesOf(entry.base64);
+    /** When it was published, in microseconds since 1970. @type {number} */
+    this.at = entry.at;
+    /** When it expires, in microseconds since 1970. @type {number | null} */
+    this.expiresAt = entry.expires_at ?? null;
+    /** The entries of a conflated message: the latest `{key, payload, type}` of each key. Empty for any other. */
+    this.conflated = entry.conflated ? entry.payload : [];
+    /** The database and its generation. @type {string} */
+    this.epoch = epoch;
+  }
+
+  /** Resume after this position and the next message follows. @returns {string} */
+  get position() {
+    return `${this.epoch}:${this.id}`;
+  }
+
+  /** When it was published. @returns {Date} */
+  get time() {
+    return new Date(this.at / 1000);
+  }
+}
+
+/** `epoch:offset`, taken apart. */
+function parsePosition(text) {
+  const cut = typeof text === "string" ? text.lastIndexOf(":") : -1;
+  const offset = Number(text?.slice?.(cut + 1));
+  if (cut < 1 || !Number.isSafeInteger(offset) || offset < 0) {
+    throw new InvalidInput(`${JSON.stringify(text)} is not a position.`, {
+      hint: "A position looks like 'epoch:42'.",
+    });
+  }
+  return { epoch: text.slice(0, cut), offset };
+}
+
+function receiptOf(topic, { position, at, durable = true, duplicate = false }) {
+  return {
+    id: position === null ? null : parsePosition(position).offset,
+    topic,
+    position,
+    at,
+    time: new Date(at / 1000),
+    durable,
+    duplicate,
+  };
+}
+
+function memberOf({ client, info = {}, joined_at = 0 }) {
+  return { client, info, joinedAt: new Date(joined_at / 1000) };
+}
+
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+}
+
+function base64Of(bytes) {
+  if (bytes.toBase64) return bytes.toBase64();
+  const pieces = [];
+  for (let at = 0; at < bytes.length; at += 0x8000) {
+    pieces.push(String.fromCharCode(...bytes.subarray(at, at + 0x8000)));
+  }
+  return btoa(pieces.join(""));
+}
+
+/** A message to publish as it goes out; undefined fields are left out by JSON. */
+function outgoing(payload, { type, key, headers, ttl, idempotencyKey }) {
+  const fields = { type, key, headers, ttl, idempotency_key: idempotencyKey || undefined };
+  if (payload instanceof ArrayBuffer) payload = new Uint8Array(payload);
+  if (ArrayBuffer.isView(payload)) {
+    fields.base64 = base64Of(new Uint8Array(payload.buffer, payload.byteOffset, payload.byteLength));
+  } else if (payload === undefined || typeof payload === "function" || typeof payload === "symbol") {
+    throw new InvalidPayload(`A payload cannot be ${typeof payload}.`);
+  } else {
+    fields.payload = payload;
+  }
+  return fields;
+}
+
+// Events
+
+const emit = Symbol("emit");
+
+/** Something with events: `on` returns a function that ends the listening. */
+class Emitter {
+  #listeners = new Map();
+
+  /**
+   * Call `listener` at each event of this name.
+   * @returns {() => void} a function that stops it
+   */
+  on(event, listener) {
+    const listeners = this.#listeners.get(event) ?? new Set();
+    this.#listeners.set(event, listeners.add(listener));
+    return () => void listeners.delete(listener);
+  }
+
+  /** Tell everybody who listens; returns whether there was anybody. */
+  [emit](event, detail) {
+    const listeners = [...(this.#listeners.get(event) ?? [])];
+    for (const listener of listeners) call(listener, detail);
+    return listeners.length > 0;
+  }
+}
+
+/** Call what the user gave us. A mistake in it surfaces as uncaught, and does not stop the client. */
+function call(listener, detail) {
+  try {
+    listener(detail);
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
+  }
+}
+
+/** A promise with its two ends; nobody need wait for it. */
+function deferred() {
+  const parts = Promise.withResolvers?.() ?? {};
+  parts.promise ??= new Promise((resolve, reject) => Object.assign(parts, { resolve, reject }));
+  parts.promise.catch(() => {});
+  return parts;
+}
+
+// Subscriptions
+
+const start = Symbol("start");
+const push = Symbol("push");
+const interrupt = Symbol("interrupt");
+const end = Symbol("end");
+
+/**
+ * A topic or glob, followed. Made by `hub.subscribe()`.
+ *
+ * Events: `subscribed`, `recovered`, `gap`, `dropped`, `presence`, `retrying`, `error`, `closed`.
+ *
+ * Without an `onMessage` function it is an async iterable of messages: one loop at a time. Leaving
+ * the loop closes the subscription.
+ */
+export class Subscription extends Emitter {
+  #link;
+  #options;
+  #onMessage;
+  #bufferMax;
+  /** "waiting" for a reply, "live", "behind" (messages are read again later), "closed". */
+  #state = "waiting";
+  #error = null;
+  #ready = deferred();
+  /** The last position that arrived: where to resume. @type {{epoch: string, offset: number} | null} */
+  #received = null;
+  #position = null;
+  #members = new Map();
+  #buffer = [];
+  #wake = null;
+  #attempts = 0;
+  #timer = null;
+  /** An answer to a subscribe that was given up is not meant for us. */
+  #generation = 0;
+  #isSubscribed = false;
+  #acked = null;
+  #ackInFlight = false;
+  #ackNext = null;
+
+  /** @hidden */
+  constructor(link, topic, options, onMessage, bufferMax) {
+    super();
+    /** The topic or glob. @type {string} */
+    this.topic = topic;
+    this.#link = link;
+    this.#options = options;
+    this.#onMessage = onMessage;
+    this.#bufferMax = bufferMax;
+    if (options.after != null) parsePosition(options.after);
+  }
+
+  /** Resolves when the server has taken the subscription; rejects if it never will. @returns {Promise<Subscription>} */
+  get ready() {
+    return this.#ready.promise;
+  }
+
+  /**
+   * `epoch:offset` of the last message that was handed out, or where the subscription began.
+   * Keep it, and pass it as `after` to go on from there another day.
+   * @returns {string | null}
+   */
+  get position() {
+    return this.#position;
+  }
+
+  /** Who is present, if `presence` was asked for. */
+  get members() {
+    return [...this.#members.values()];
+  }
+
+  /** Whether it has ended: closed, or refused by the server. */
+  get isClosed() {
+    return this.#state === "closed";
+  }
+
+  /** Why it ended, if not by `close()`. @returns {PenstockError | null} */
+  get error() {
+    return this.#error;
+  }
+
+  /**
+   * Everything up to this position was processed: the durable consumer moves on. Calls made while
+   * another is on its way are joined to one.
+   * @param {string | Message} [position] by default the last message that was handed out
+   * @returns {Promise<string>} where the consumer is now
+   */
+  async ack(position = this.#position) {
+    if (this.#options.consumer == null) {
+      throw new InvalidInput("Only a subscription with a consumer is acknowledged.", {
+        hint: "Pass consumer: 'name' to subscribe().",
+      });
+    }
+    if (this.#state === "closed") throw this.#error ?? new HubClosed("The subscription is closed.");
+    const wanted = parsePosition(position instanceof Message ? position.position : position);
+    const next = (this.#ackNext ??= { ...deferred(), wanted });
+    const isNewer = wanted.epoch !== next.wanted.epoch || wanted.offset > next.wanted.offset;
+    if (isNewer) next.wanted = wanted;
+    this.#sendAck();
+    return next.promise;
+  }
+
+  async #sendAck() {
+    if (this.#ackInFlight || this.#ackNext === null) return;
+    const { wanted, resolve, reject } = this.#ackNext;
+    this.#ackNext = null;
+    this.#ackInFlight = true;
+    try {
+      const position = `${wanted.epoch}:${wanted.offset}`;
+      const reply = await this.#link.request("ack", { topic: this.topic, position });
+      this.#acked = parsePosition(reply.position);
+      resolve(reply.position);
+    } catch (error) {
+      reject(error);
+    } finally {
+      this.#ackInFlight = false;
+      this.#sendAck();
+    }
+  }
+
+  /** End it. A loop over it ends; a member that joined leaves. */
+  close() {
+    if (this.#state === "closed") return;
+    if (this.#isSubscribed) this.#link.call("unsubscribe", { topic: this.topic }).catch(() => {});
+    this.#buffer = [];
+    this[end](null);
+  }
+
+  /** @hidden The hub is connected, or will be: ask for the subscription. */
+  async [start]() {
+    if (this.#state === "closed" || !this.#link.isConnected()) return;
+    clearTimeout(this.#timer);
+    this.#state = "waiting";
+    this.#isSubscribed = true;
+    const generation = ++this.#generation;
+    const { after, last, consumer, start: from, join, presence } = this.#options;
+    const fields = { topic: this.topic, consumer, start: from, join, presence };
+    const resumed = this.#received;
+    if (resumed === null) Object.assign(fields, { after, last });
+    else if (consumer == null) fields.after = `${resumed.epoch}:${resumed.offset}`;
+    let reply;
+    try {
+      reply = await this.#link.call("subscribe", fields);
+    } catch (error) {
+      if (generation === this.#generation) this.#refused(error);
+      return;
+    }
+    if (generation === this.#generation) this.#begin(reply, resumed);
+  }
+
+  #begin(reply, resumed) {
+    this.#state = "live";
+    this.#attempts = 0;
+    const begins = parsePosition(reply.position);
+    // A consumer is resumed where it stands, which may be before what is already here. Only if
+    // somebody moved it back behind what was acknowledged are messages meant to come again.
+    const movedBack = this.#acked?.epoch === begins.epoch && begins.offset < this.#acked.offset;
+    const isAhead = resumed?.epoch === begins.epoch && resumed.offset > begins.offset;
+    this.#received = isAhead && !movedBack ? resumed : begins;
+    if (movedBack) this.#acked = begins;
+    this.#position ??= reply.position;
+    if (reply.members) {
+      this.#members = new Map(reply.members.map((member) => [member.client, memberOf(member)]));
+    }
+    this.#ready.resolve(this);
+    this[emit]("subscribed", { position: reply.position, members: this.members });
+    if (reply.members) this[emit]("presence", { joined: this.members, left: [], members: this.members });
+    if (reply.gap) this.#tellGap(reply.gap);
+    else if (reply.recovered) this[emit]("recovered", { position: reply.position });
+  }
+
+  #refused(error) {
+    this.#isSubscribed = false;
+    if (error instanceof Disconnected) return;
+    if (!error.retryable) {
+      this[end](error);
+      return;
+    }
+    const delay = this.#link.backoff(this.#attempts++);
+    this[emit]("retrying", { error, retryInMs: delay });
+    this.#timer = setTimeout(() => this[start](), delay);
+  }
+
+  /** @hidden Something arrived for this subscription. */
+  [push](frame) {
+    if (this.#state === "waiting" || this.#state === "closed") return;
+    switch (frame.push) {
+      case "messages":
+        if (this.#state === "live") this.#take(frame.messages);
+        break;
+      case "gap":
+        this.#received = parsePosition(frame.gap.resumes);
+        this.#tellGap(frame.gap);
+        break;
+      case "dropped":
+        this.#received = parsePosition(frame.through);
+        this[emit]("dropped", { messages: frame.messages, through: frame.through });
+        break;
+      case "presence":
+        this.#updateMembers(frame);
+        break;
+      case "unsubscribed":
+        this.#state = "waiting";
+        this.#refused(errorOf(frame.error));
+    }
+  }
+
+  #take(entries) {
+    const { epoch } = this.#received;
+    const messages = [];
+    for (const entry of entries) {
+      if (entry.id <= this.#received.offset) continue;
+      this.#received = { epoch, offset: entry.id };
+      messages.push(new Message(entry, this.topic, epoch));
+    }
+    if (this.#onMessage === null) {
+      for (const message of messages) this.#buffer.push(message);
+      if (this.#buffer.length >= this.#bufferMax) this.#fallBehind();
+      this.#wake?.();
+      return;
+    }
+    for (const message of messages) {
+      if (this.#state === "closed") return;
+      this.#position = message.position;
+      call(this.#onMessage, message);
+    }
+  }
+
+  /**
+   * The loop is slower than the topic. What comes from now on is not kept: the log has it, and it
+   * is asked for again when the loop has caught up.
+   */
+  #fallBehind() {
+    this.#state = "behind";
+    const { join, presence, consumer } = this.#options;
+    // Others must not see this member leave, nor get its consumer; those stay subscribed meanwhile.
+    if (join != null || presence || consumer != null) return;
+    this.#isSubscribed = false;
+    this.#link.call("unsubscribe", { topic: this.topic }).catch(() => {});
+  }
+
+  #catchUp() {
+    if (this.#isSubscribed) this.#link.call("unsubscribe", { topic: this.topic }).catch(() => {});
+    this[start]();
+  }
+
+  #tellGap(gap) {
+    const isHeard = this[emit]("gap", gap);
+    if (!isHeard) console.warn(`penstock: messages of ${this.topic} are missing (${gap.reason})`, gap);
+  }
+
+  #updateMembers({ joined = [], left = [] }) {
+    for (const client of left) this.#members.delete(client);
+    for (const member of joined) this.#members.set(member.client, memberOf(member));
+    this[emit]("presence", { joined: joined.map(memberOf), left, members: this.members });
+  }
+
+  /** @hidden The connection is gone: a new one asks again. */
+  [interrupt]() {
+    if (this.#state === "closed") return;
+    clearTimeout(this.#timer);
+    this.#generation++;
+    this.#isSubscribed = false;
+    // A loop that is behind asks when it has caught up, whoever it is connected to then.
+    if (this.#state === "live") this.#state = "waiting";
+  }
+
+  /** @hidden */
+  get [resumes]() {
+    return this.#state !== "behind";
+  }
+
+  /** @hidden It is over, by an error or on purpose. */
+  [end](error) {
+    if (this.#state === "closed") return;
+    this.#state = "closed";
+    this.#generation++;
+    this.#error = error;
+    clearTimeout(this.#timer);
+    this.#members.clear();
+    this.#link.forget(this);
+    this.#ready.reject(error ?? new HubClosed("The subscription was closed."));
+    this.#ackNext?.reject(error ?? new HubClosed("The subscription was closed."));
+    this.#ackNext = null;
+    if (error !== null && !this[emit]("error", error) && this.#wake === null) {
+      this.#link.report(error, this.topic);
+    }
+    this.#wake?.();
+    this[emit]("closed", { error });
+  }
+
+  async *[Symbol.asyncIterator]() {
+    for await (const batch of this.#drain(1)) yield batch[0];
+  }
+
+  /**
+   * The same messages, as many at once as there are.
+   * @param {number} [max]
+   * @returns {AsyncGenerator<Message[]>}
+   */
+  batches(max = 500) {
+    return this.#drain(max);
+  }
+
+  async *#drain(max) {
+    if (this.#onMessage !== null) throw new InvalidInput("Its messages go to the function that was given to subscribe().");
+    try {
+      for (;;) {
+        while (this.#buffer.length === 0) {
+          if (this.#state === "closed") {
+            if (this.#error !== null) throw this.#error;
+            return;
+          }
+          if (this.#state === "behind") this.#catchUp();
+          await new Promise((resolve) => (this.#wake = resolve));
+          this.#wake = null;
+        }
+        const batch = this.#buffer.splice(0, max);
+        this.#position = batch.at(-1).position;
+        yield batch;
+      }
+    } finally {
+      this.close();
+    }
+  }
+}
