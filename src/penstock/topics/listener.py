@@ -11,14 +11,22 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from typing import Protocol
 
 from penstock.errors import HubClosed, PenstockError
 from penstock.model import Message, Position
 from penstock.telemetry import Telemetry
-from penstock.topics.subscription import AsyncLive, Subscription
+from penstock.topics.subscription import AsyncLive, Source
 
 Callback = Callable[[Message], object]
 AsyncCallback = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
+
+
+class CallingSource(Source, Protocol):
+    run: Callable[[], None] | None
+
+    @property
+    def has_waiting(self) -> bool: ...
 
 
 class Listener:
@@ -31,7 +39,7 @@ class Listener:
 
     def __init__(
         self,
-        subscription: Subscription,
+        subscription: CallingSource,
         callback: Callback,
         batch_max: int,
         executor: Executor,
@@ -113,14 +121,14 @@ class AsyncListener:
         self._live = live
         self._callback = callback
         self._telemetry = telemetry
-        self._position = live.position
+        self._position: Position | None = None
         self._is_closed = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
     def position(self) -> Position:
         """Where to listen again, with `after=`, to miss and repeat nothing."""
-        return self._position
+        return self._live.position if self._position is None else self._position
 
     async def close(self) -> None:
         """No further call begins; one that is running is waited for, unless it closes itself."""

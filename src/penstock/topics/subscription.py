@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
+from typing import Protocol
 
 from penstock.clock import Clock
 from penstock.errors import EpochChanged, HubClosed, LogTrimmed
@@ -20,6 +21,22 @@ from penstock.model import Message, OnTrimmed, Pattern, Position
 from penstock.ports import TopicReader
 from penstock.telemetry import Telemetry
 from penstock.topics.tail import Tail
+
+
+class Source(Protocol):
+    """What a reader takes from: the log of this process, or that of a server."""
+
+    wake: Callable[[], None]
+
+    @property
+    def epoch(self) -> str: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def is_live(self) -> bool: ...
+    def take(self, limit: int) -> list[Message]: ...
+    def take_buffered(self, limit: int) -> list[Message]: ...
+    def close(self) -> None: ...
 
 
 class Subscription:
@@ -85,6 +102,11 @@ class Subscription:
     def is_live(self) -> bool:
         """Whether `take` can be answered without reading the log."""
         return self._is_live
+
+    @property
+    def waiting(self) -> int:
+        """Messages that came and were not taken yet."""
+        return len(self._buffer)
 
     @property
     def has_waiting(self) -> bool:
@@ -159,7 +181,7 @@ class Subscription:
 class Live(Iterator[Message]):
     """Messages as they come, for a thread. `for message in live`, `live.get(timeout)`."""
 
-    def __init__(self, subscription: Subscription, batch_max: int) -> None:
+    def __init__(self, subscription: Source, batch_max: int) -> None:
         self._subscription = subscription
         self._batch_max = batch_max
         self._arrived = threading.Event()
@@ -226,7 +248,9 @@ class Live(Iterator[Message]):
 class AsyncLive(AsyncIterator[Message]):
     """Messages as they come, for an event loop."""
 
-    def __init__(self, subscription: Subscription, batch_max: int, executor: Executor) -> None:
+    def __init__(
+        self, subscription: Source, batch_max: int, executor: Executor | None = None
+    ) -> None:
         self._subscription = subscription
         self._batch_max = batch_max
         self._executor = executor
