@@ -20,6 +20,7 @@ from penstock.health import Health, Metrics, diagnose, measure, report
 from penstock.model import (
     Check,
     Consumer,
+    Delivery,
     Format,
     Lag,
     Message,
@@ -226,13 +227,27 @@ class AsyncTopics:
         """The end of the log now."""
         return await _in_thread(self._open, self._topics.position)
 
-    async def create(self, name: str, retention: Retention | None = None) -> Topic:
-        """Make a topic. Publishing makes one, too, with the hub's default retention."""
-        return await _in_thread(self._open, partial(self._topics.create, name, retention))
+    async def create(
+        self,
+        name: str,
+        retention: Retention | None = None,
+        *,
+        delivery: Delivery | None = None,
+    ) -> Topic:
+        """Make a topic. Publishing makes one, too, with the hub's settings."""
+        call = partial(self._topics.create, name, retention, delivery=delivery)
+        return await _in_thread(self._open, call)
 
-    async def configure(self, name: str, retention: Retention) -> Topic:
-        """Change how long the topic keeps its messages."""
-        return await _in_thread(self._open, partial(self._topics.configure, name, retention))
+    async def configure(
+        self,
+        name: str,
+        retention: Retention | None = None,
+        *,
+        delivery: Delivery | None = None,
+    ) -> Topic:
+        """Change how long the topic keeps its messages, and how they are sent to clients."""
+        call = partial(self._topics.configure, name, retention, delivery=delivery)
+        return await _in_thread(self._open, call)
 
     async def get(self, name: str) -> Topic:
         return await _in_thread(self._open, partial(self._topics.get, name))

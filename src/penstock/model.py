@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import math
 import re
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, get_args, overload
 
 import msgspec
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 Format = Literal["json", "msgpack", "bytes"]
 Start = Literal["latest", "earliest"]
 OnTrimmed = Literal["raise", "skip"]
+SlowPolicy = Literal["catch_up", "disconnect", "drop_oldest"]
 
 NAME_BYTES_MAX = 255
 KEY_BYTES_MAX = 1024
@@ -232,6 +234,33 @@ class Retention(msgspec.Struct, frozen=True):
         )
 
 
+class Delivery(msgspec.Struct, frozen=True):
+    """How a topic's messages are sent to clients. None means the hub's setting of the name."""
+
+    batch_max: int | None = None
+    """Messages that make a batch full, so that it is sent before `batch_ms` have passed."""
+    batch_ms: float | None = None
+    """How long a message may wait for others after a batch was sent. 0: never."""
+    slow_policy: SlowPolicy | None = None
+    """What happens to a client that reads too slowly."""
+
+    def __post_init__(self) -> None:
+        count, wait, policy = self.batch_max, self.batch_ms, self.slow_policy
+        if count is not None and (not _is_number(count, int) or count < 1):
+            raise InvalidInput(f"batch_max must be a whole number from 1 up, not {count!r}.")
+        if wait is not None and (not _is_number(wait, (int, float)) or not 0 <= wait < math.inf):
+            raise InvalidInput(f"batch_ms must be a number from 0 up, not {wait!r}.")
+        if policy is not None and policy not in get_args(SlowPolicy):
+            raise InvalidInput(
+                f"slow_policy is not {policy!r}.",
+                hint=f"It is one of {', '.join(get_args(SlowPolicy))}.",
+            )
+
+
+def _is_number(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 class Topic(msgspec.Struct, frozen=True):
     """A topic and its counters, which are kept exactly."""
 
@@ -244,6 +273,7 @@ class Topic(msgspec.Struct, frozen=True):
     last_id: int
     deleted_through: int
     """The highest id removed before its own time to live had passed."""
+    delivery: Delivery = Delivery()
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -313,6 +343,18 @@ class Instance(msgspec.Struct, frozen=True):
     seen_at: Micros = 0
     position: int = 0
     poll_latency_ms: float = 0.0
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """Somebody who is present on a topic, by way of one process."""
+
+    topic: str
+    client: str
+    info: dict[str, Any] = {}
+    """What the client says of itself: JSON values."""
+    joined_at: Micros = 0
+    instance: int = 0
+    """The process the client is connected to; the store fills it in."""
 
 
 class Check(msgspec.Struct, frozen=True):

@@ -53,7 +53,7 @@ class Place:
 
     def __init__(self, url: str, clock: FakeClock) -> None:
         self.clock = clock
-        self._url = url
+        self.url = url
         self._open: list[Store] = []
         self._writers: list[Writer] = []
 
@@ -61,7 +61,7 @@ class Place:
         """The store; a second call opens it as another process would, if it can be shared."""
         if self._open and not self._open[0].capabilities.shared:
             pytest.skip("the store is not shared between processes")
-        self._open.append(store_at(self._url, clock=self.clock, **settings))
+        self._open.append(store_at(self.url, clock=self.clock, **settings))
         return self._open[-1]
 
     def writer(self, store: Store) -> Writer:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.clock import micros
 from penstock.errors import LogTrimmed, TopicExists, TopicNotFound
-from penstock.model import Pattern, Retention, Swept
+from penstock.model import Delivery, Pattern, Retention, Swept
 from penstock.testing import FakeClock
 from tests.conformance.places import Scribe
 from tests.factories import new_message
@@ -457,6 +457,42 @@ def test_configure_changes_the_retention(scribe: Scribe) -> None:
 
     assert scribe.write(lambda tx: tx.topics.configure("a", keep)).retention == keep
     assert scribe.store.topics.get("a").retention == keep
+
+
+def test_create_makes_a_topic_with_its_delivery(scribe: Scribe) -> None:
+    """D1, D5"""
+    send, now = Delivery(batch_max=5, batch_ms=0, slow_policy="disconnect"), scribe.clock.now()
+    made = scribe.write(lambda tx: tx.topics.create("a", Retention(), delivery=send, now=now))
+    scribe.publish("b")
+
+    assert made.delivery == send
+    assert [t.delivery for t in scribe.store.topics.find()] == [send, Delivery()]
+
+
+def test_configure_leaves_what_is_not_given(scribe: Scribe) -> None:
+    """D1, D5"""
+    keep, send = Retention(bytes_max=100), Delivery(slow_policy="drop_oldest")
+    scribe.publish("a")
+    scribe.write(lambda tx: tx.topics.configure("a", keep))
+    made = scribe.write(lambda tx: tx.topics.configure("a", None, send))
+    assert (made.retention, made.delivery) == (keep, send)
+    made = scribe.write(lambda tx: tx.topics.configure("a", Retention()))
+
+    assert (made.retention, made.delivery) == (Retention(), send)
+
+
+@pytest.mark.parametrize("again", ["publish", "create"])
+def test_a_deleted_topic_begins_again_with_the_hubs_delivery(scribe: Scribe, again: str) -> None:
+    """D1, D5"""
+    send, now = Delivery(batch_max=5), scribe.clock.now()
+    scribe.write(lambda tx: tx.topics.create("a", Retention(), delivery=send, now=now))
+    scribe.write(lambda tx: tx.topics.delete("a", now=now))
+    if again == "publish":
+        scribe.publish("a")
+    else:
+        scribe.write(lambda tx: tx.topics.create("a", Retention(), now=now))
+
+    assert scribe.store.topics.get("a").delivery == Delivery()
 
 
 def test_configure_refuses_a_topic_that_does_not_exist(scribe: Scribe) -> None:

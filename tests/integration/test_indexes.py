@@ -10,7 +10,7 @@ import penstock
 from penstock.stores import queries
 
 PACKAGE = "penstock.stores.sqlite"
-FILES = ("topics.sql", "consumers.sql", "leases.sql")
+FILES = ("topics.sql", "consumers.sql", "leases.sql", "presence.sql")
 
 # What a busy hub asks all the time, and the way it must be answered.
 WAYS = {
@@ -21,6 +21,11 @@ WAYS = {
     "count_all_after": "SEARCH m USING COVERING INDEX penstock_messages_by_topic",
     "find_key": "SEARCH penstock_idempotency USING PRIMARY KEY",
     "forget_keys": "USING COVERING INDEX penstock_idempotency_by_expiry (expires_at<?)",
+    "entries_of": "SEARCH penstock_presence USING PRIMARY KEY (topic=? AND client=?)",
+    "members": "SEARCH penstock_presence USING PRIMARY KEY (topic=?)",
+    "count_members": "USING COVERING INDEX penstock_presence_by_instance (instance=? AND topic=?)",
+    "remove": "SEARCH penstock_presence USING PRIMARY KEY (topic=? AND client=? AND instance=?)",
+    "remove_of_instance": "USING COVERING INDEX penstock_presence_by_instance (instance=?)",
     "trims": "SEARCH penstock_topics USING COVERING INDEX penstock_topics_by_trim",
 }
 

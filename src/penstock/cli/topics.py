@@ -11,7 +11,6 @@ from penstock.cli import table
 from penstock.cli.amount import (
     parse_duration,
     parse_position,
-    parse_size,
     show_duration,
     show_size,
     show_time,
@@ -20,9 +19,24 @@ from penstock.cli.completion import complete_topic
 from penstock.cli.layout import LaidOutGroup
 from penstock.cli.progress import progress
 from penstock.cli.session import Session, command, confirm
+from penstock.cli.topic_options import (
+    BatchMax,
+    BatchMs,
+    HoldFor,
+    HoldMaxAge,
+    HoldMaxBytes,
+    KeepFor,
+    MaxBytes,
+    MaxMessages,
+    SlowPolicyOption,
+    changed_delivery,
+    changed_retention,
+    show_delivery,
+    show_retention,
+)
 from penstock.clock import as_datetime
-from penstock.errors import InvalidInput
-from penstock.model import Pattern, Position, Retention, Topic
+from penstock.model import Delivery, Pattern, Position, Retention, Topic
+from penstock.settings import Settings
 
 app = typer.Typer(
     help="List, create, configure, trim and delete topics.",
@@ -30,76 +44,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-KEEPING_PANEL = "How long messages are kept"
-
 Name = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topic)]
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.", show_default=False)
-]
-KeepFor = Annotated[
-    float | None,
-    typer.Option(
-        "--keep-for",
-        metavar="DURATION",
-        parser=parse_duration,
-        help="Until they are this old: 60s, 12h, 1d.",
-        rich_help_panel=KEEPING_PANEL,
-        show_default=False,
-    ),
-]
-MaxMessages = Annotated[
-    int | None,
-    typer.Option(
-        "--max-messages",
-        metavar="N",
-        min=1,
-        help="The last N.",
-        rich_help_panel=KEEPING_PANEL,
-        show_default=False,
-    ),
-]
-MaxBytes = Annotated[
-    int | None,
-    typer.Option(
-        "--max-bytes",
-        metavar="SIZE",
-        parser=parse_size,
-        help="So many bytes: 64kB, 10MB, 1GiB.",
-        rich_help_panel=KEEPING_PANEL,
-        show_default=False,
-    ),
-]
-HoldFor = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--hold-for",
-        metavar="CONSUMER",
-        help="Beyond these limits, until this consumer has them; repeatable.",
-        rich_help_panel=KEEPING_PANEL,
-        show_default=False,
-    ),
-]
-HoldMaxAge = Annotated[
-    float | None,
-    typer.Option(
-        "--hold-max-age",
-        metavar="DURATION",
-        parser=parse_duration,
-        help="But not longer than this.",
-        rich_help_panel=KEEPING_PANEL,
-        show_default=False,
-    ),
-]
-HoldMaxBytes = Annotated[
-    int | None,
-    typer.Option(
-        "--hold-max-bytes",
-        metavar="SIZE",
-        parser=parse_size,
-        help="But not more than this.",
-        rich_help_panel=KEEPING_PANEL,
-        show_default=False,
-    ),
 ]
 
 
@@ -114,6 +61,7 @@ class TopicLine(msgspec.Struct, frozen=True):
     last_id: int
     deleted_through: int
     retention: Retention
+    delivery: Delivery
 
 
 class TopicDetails(msgspec.Struct, frozen=True):
@@ -129,6 +77,7 @@ class TopicDetails(msgspec.Struct, frozen=True):
     oldest_age_seconds: float | None
     messages_per_second: float
     retention: Retention
+    delivery: Delivery
     consumers: list[str]
 
 
@@ -180,7 +129,7 @@ def list_topics(
 
 @command(app, "show", examples=("penstock topics show orders",))
 def show_topic(session: Session, name: Name) -> None:
-    """One topic: size, age, rate, retention and who consumes it."""
+    """One topic: size, age, rate, retention, delivery and who consumes it."""
     with session.connect() as hub:
         topic = hub.topics.get(name)
         stats = hub.topics.stats(name)
@@ -200,6 +149,7 @@ def show_topic(session: Session, name: Name) -> None:
                 stats.oldest_age_seconds,
                 stats.messages_per_second,
                 topic.retention,
+                topic.delivery,
                 [consumer.name for consumer in consumers],
             )
         )
@@ -215,6 +165,7 @@ def show_topic(session: Session, name: Name) -> None:
             ("first", stats.first or "-"),
             ("last", stats.last or "-"),
             ("keeps", show_retention(topic.retention, default)),
+            ("sends", show_delivery(topic.delivery, hub.settings)),
         )
     )
     if consumers:
@@ -235,6 +186,7 @@ def show_topic(session: Session, name: Name) -> None:
     examples=(
         "penstock topics create canvas-abc --keep-for 60s",
         "penstock topics create orders --keep-for 7d --hold-for billing",
+        "penstock topics create cursors --keep-for 60s --slow-policy drop_oldest",
     ),
 )
 def create_topic(
@@ -246,14 +198,18 @@ def create_topic(
     hold_for: HoldFor = None,
     hold_max_age: HoldMaxAge = None,
     hold_max_bytes: HoldMaxBytes = None,
+    batch_max: BatchMax = None,
+    batch_ms: BatchMs = None,
+    slow_policy: SlowPolicyOption = None,
 ) -> None:
-    """Make a topic. Publishing makes one, too, with the hub's default retention."""
-    retention = _changed(
+    """Make a topic. Publishing makes one, too, with the hub's settings."""
+    retention = changed_retention(
         Retention(), keep_for, max_messages, max_bytes, hold_for, hold_max_age, hold_max_bytes
     )
+    delivery = changed_delivery(Delivery(), batch_max, batch_ms, slow_policy)
     with session.connect() as hub:
-        topic = hub.topics.create(name, retention)
-    _print_topic(session, topic, "created", hub.settings.retention_seconds)
+        topic = hub.topics.create(name, retention, delivery=delivery)
+    _print_topic(session, topic, "created", hub.settings)
 
 
 @command(
@@ -261,6 +217,7 @@ def create_topic(
     "configure",
     examples=(
         "penstock topics configure orders --max-messages 100000",
+        "penstock topics configure orders --batch-ms 50 --slow-policy disconnect",
         "penstock topics configure orders --reset",
     ),
 )
@@ -273,24 +230,34 @@ def configure_topic(
     hold_for: HoldFor = None,
     hold_max_age: HoldMaxAge = None,
     hold_max_bytes: HoldMaxBytes = None,
+    batch_max: BatchMax = None,
+    batch_ms: BatchMs = None,
+    slow_policy: SlowPolicyOption = None,
     reset: Annotated[
         bool,
         typer.Option(
             "--reset",
-            help="Begin with the hub's defaults instead of what is set now.",
-            rich_help_panel=KEEPING_PANEL,
+            help="Begin with the hub's settings instead of what is set now.",
             show_default=False,
         ),
     ] = False,
 ) -> None:
-    """Change how long a topic keeps its messages. What is not named stays as it is."""
-    options = (keep_for, max_messages, max_bytes, hold_for, hold_max_age, hold_max_bytes)
-    if not reset and all(option is None for option in options):
+    """Change how long a topic keeps its messages, and how they are sent to clients.
+
+    What is not named stays as it is.
+    """
+    keeping = (keep_for, max_messages, max_bytes, hold_for, hold_max_age, hold_max_bytes)
+    sending = (batch_max, batch_ms, slow_policy)
+    if not reset and all(option is None for option in (*keeping, *sending)):
         raise typer.BadParameter("say what to change.", param_hint="configure")
     with session.connect() as hub:
-        now = Retention() if reset else hub.topics.get(name).retention
-        topic = hub.topics.configure(name, _changed(now, *options))
-    _print_topic(session, topic, "configured", hub.settings.retention_seconds)
+        now = hub.topics.get(name)
+        if reset:
+            now = msgspec.structs.replace(now, retention=Retention(), delivery=Delivery())
+        retention = changed_retention(now.retention, *keeping)
+        delivery = changed_delivery(now.delivery, *sending)
+        topic = hub.topics.configure(name, retention, delivery=delivery)
+    _print_topic(session, topic, "configured", hub.settings)
 
 
 @command(app, "delete", examples=("penstock topics delete canvas-abc --yes",))
@@ -363,44 +330,6 @@ def trim_topic(
     _print_removed(session, name, removed, "Removed {messages} from {topic}.")
 
 
-def show_retention(retention: Retention, default_seconds: float) -> str:
-    """In a few words; '(default)' where the topic does not say."""
-    limits = []
-    if retention.age_seconds is not None:
-        limits.append(show_duration(retention.age_seconds))
-    if retention.messages_max is not None:
-        limits.append(f"{retention.messages_max:,} messages")
-    if retention.bytes_max is not None:
-        limits.append(show_size(retention.bytes_max))
-    text = ", ".join(limits) or f"{show_duration(default_seconds)} (default)"
-    if retention.hold_for:
-        text += f"; until {', '.join(retention.hold_for)} has them"
-    return text
-
-
-def _changed(
-    retention: Retention,
-    keep_for: float | None,
-    max_messages: int | None,
-    max_bytes: int | None,
-    hold_for: list[str] | None,
-    hold_max_age: float | None,
-    hold_max_bytes: int | None,
-) -> Retention:
-    given = {
-        "age_seconds": keep_for,
-        "messages_max": max_messages,
-        "bytes_max": max_bytes,
-        "hold_for": None if hold_for is None else tuple(hold_for),
-        "hold_seconds_max": hold_max_age,
-        "hold_bytes_max": hold_max_bytes,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
-    if hold_for is not None and "" in hold_for:
-        raise InvalidInput("The name of a consumer is empty.")
-    return msgspec.structs.replace(retention, **changes)
-
-
 def _line(topic: Topic) -> TopicLine:
     return TopicLine(
         topic.name,
@@ -411,14 +340,19 @@ def _line(topic: Topic) -> TopicLine:
         topic.last_id,
         topic.deleted_through,
         topic.retention,
+        topic.delivery,
     )
 
 
-def _print_topic(session: Session, topic: Topic, done: str, default: float) -> None:
+def _print_topic(session: Session, topic: Topic, done: str, settings: Settings) -> None:
     if session.is_json:
         table.print_json(_line(topic))
-    else:
-        table.say(f"{topic.name} is {done}; it keeps {show_retention(topic.retention, default)}.")
+        return
+    text = f"{topic.name} is {done}; it keeps "
+    text += show_retention(topic.retention, settings.retention_seconds)
+    if topic.delivery != Delivery():
+        text += f"; it sends {show_delivery(topic.delivery, settings)}"
+    table.say(f"{text}.")
 
 
 def _print_removed(session: Session, name: str, removed: int, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from penstock.ports.consumers import ConsumerReader, ConsumerWriter
 from penstock.ports.leases import InstanceReader, InstanceWriter, LeaseReader, LeaseWriter
+from penstock.ports.presence import PresenceReader, PresenceWriter
 from penstock.ports.store import Capabilities, Store, Transaction, Writer
 from penstock.ports.topics import TopicReader, TopicWriter
 from penstock.ports.wake import Wake
@@ -14,6 +15,8 @@ __all__ = [
     "InstanceWriter",
     "LeaseReader",
     "LeaseWriter",
+    "PresenceReader",
+    "PresenceWriter",
     "Store",
     "TopicReader",
     "TopicWriter",

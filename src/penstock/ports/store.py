@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.model import Check, Instance, LogState
     from penstock.ports.consumers import ConsumerReader, ConsumerWriter
     from penstock.ports.leases import InstanceReader, InstanceWriter, LeaseReader, LeaseWriter
+    from penstock.ports.presence import PresenceReader, PresenceWriter
     from penstock.ports.topics import TopicReader, TopicWriter
     from penstock.ports.wake import Wake
 
@@ -42,6 +43,8 @@ class Transaction(Protocol):
     def leases(self) -> LeaseWriter: ...
     @property
     def instances(self) -> InstanceWriter: ...
+    @property
+    def presence(self) -> PresenceWriter: ...
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run the user's own statement and return its rows. Needs `Capabilities.sql`.
@@ -103,6 +106,8 @@ class Store(Protocol):
     def leases(self) -> LeaseReader: ...
     @property
     def instances(self) -> InstanceReader: ...
+    @property
+    def presence(self) -> PresenceReader: ...
 
     def open_writer(self) -> Writer:
         """A further writer: one for each thread that writes."""
@@ -120,7 +125,7 @@ class Store(Protocol):
         """Run the user's own reading statement. Needs `Capabilities.sql`."""
 
     def register(self, name: str) -> Instance:
-        """Give this process a number under which it can hold leases.
+        """Give this process a number under which it can hold leases and enter who is present.
 
         It counts as alive until it ends, however it ends. `instances` lists it from its first
         report on.

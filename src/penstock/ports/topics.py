@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from penstock.clock import Micros
     from penstock.model import (
         Chunk,
+        Delivery,
         Message,
         NewMessage,
         Pattern,
@@ -43,17 +44,21 @@ class TopicWriter(Protocol):
     def appended_count(self) -> int:
         """How many they are."""
 
-    def create(self, name: str, retention: Retention, *, now: Micros) -> Topic:
-        """Raises `TopicExists`."""
+    def create(
+        self, name: str, retention: Retention, *, delivery: Delivery | None = None, now: Micros
+    ) -> Topic:
+        """Without `delivery`, the hub's settings decide. Raises `TopicExists`."""
 
-    def configure(self, name: str, retention: Retention) -> Topic:
-        """Raises `TopicNotFound`."""
+    def configure(
+        self, name: str, retention: Retention | None, delivery: Delivery | None = None
+    ) -> Topic:
+        """Replace what is given; what is None stays as it is. Raises `TopicNotFound`."""
 
     def delete(self, name: str, *, now: Micros) -> None:
         """Hide the topic and all its messages at once. `sweep` removes them.
 
         A reader that had not seen them all gets `LogTrimmed`. Publishing under the name
-        starts it again, with higher ids. Raises `TopicNotFound`.
+        starts it again, with higher ids and the hub's settings. Raises `TopicNotFound`.
         """
 
     def trim(self, name: str, through: int) -> None:

@@ -10,6 +10,7 @@ from penstock.clock import micros, seconds
 from penstock.committer import Operation
 from penstock.errors import InvalidInput, TopicNotFound
 from penstock.model import (
+    Delivery,
     Format,
     Message,
     OnTrimmed,
@@ -223,17 +224,40 @@ class Topics:
 
     # What topics there are
 
-    def create(self, name: str, retention: Retention | None = None) -> Topic:
-        """Make a topic. Publishing makes one, too, with the hub's default retention."""
+    def create(
+        self,
+        name: str,
+        retention: Retention | None = None,
+        *,
+        delivery: Delivery | None = None,
+    ) -> Topic:
+        """Make a topic. Publishing makes one, too, with the hub's settings."""
         runtime = self._open()
         check_publishable(name)
         keep, now = retention or Retention(), runtime.clock.now()
-        return runtime.committer.run(lambda tx: tx.topics.create(name, keep, now=now)).wait()
+        return runtime.committer.run(
+            lambda tx: tx.topics.create(name, keep, delivery=delivery, now=now)
+        ).wait()
 
-    def configure(self, name: str, retention: Retention) -> Topic:
-        """Change how long the topic keeps its messages."""
+    def configure(
+        self,
+        name: str,
+        retention: Retention | None = None,
+        *,
+        delivery: Delivery | None = None,
+    ) -> Topic:
+        """Change how long the topic keeps its messages, and how they are sent to clients.
+
+        What is not given stays as it is.
+        """
         check_topic(name)
-        return self._open().committer.run(lambda tx: tx.topics.configure(name, retention)).wait()
+        if retention is None and delivery is None:
+            raise InvalidInput("Pass a retention or delivery=.")
+        return (
+            self._open()
+            .committer.run(lambda tx: tx.topics.configure(name, retention, delivery))
+            .wait()
+        )
 
     def get(self, name: str) -> Topic:
         found = self._open().store.topics.get(check_topic(name))

@@ -103,8 +103,9 @@ def _stage(source: Path, staging: Path, database: Database, now: Micros) -> None
         finally:
             live.close()
         with translated(source):
-            # Nobody who held a lease then holds it now; numbers of live processes stay taken. Ids
-            # go on above both, leaving one out: a reader that comes to the gap looks at the epoch.
+            # Nobody who held a lease or was present then is so now; numbers of live processes
+            # stay taken. Ids go on above both, leaving one out: a reader that comes to the gap
+            # looks at the epoch.
             copy.execute(
                 """UPDATE penstock_log SET epoch = lower(hex(randomblob(6))),
                                            generation = max(generation, ?) + 1,
@@ -112,7 +113,10 @@ def _stage(source: Path, staging: Path, database: Database, now: Micros) -> None
                                            last_id = max(last_id, ?) + 1""",
                 (generation, token, last_id),
             )
-            copy.execute("DELETE FROM penstock_leases; DELETE FROM penstock_instances")
+            copy.execute(
+                """DELETE FROM penstock_leases; DELETE FROM penstock_instances;
+                   DELETE FROM penstock_presence; DELETE FROM penstock_presence_owners"""
+            )
     finally:
         copy.close()
         backup.close()

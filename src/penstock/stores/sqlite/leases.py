@@ -106,7 +106,7 @@ class SqliteInstanceWriter:
         dead = [
             row[0]
             for row in fetch_all(self._connection, SQL["list_instances"])
-            if not _is_alive(row[0], row[6], self._leasing) or row[3] <= now - micros(after_seconds)
+            if not is_alive(row[0], row[6], self._leasing) or row[3] <= now - micros(after_seconds)
         ]
         for number in dead:
             self._connection.execute(SQL["delete_instance"], (number,))
@@ -125,7 +125,7 @@ class SqliteInstanceReader:
                 for number, name, started_at, seen_at, position, latency_us, boot in (
                     connection.execute(SQL["list_instances"])
                 )
-                if _is_alive(number, boot, self._leasing)
+                if is_alive(number, boot, self._leasing)
             ]
 
     def lowest_position(self) -> int | None:
@@ -138,10 +138,11 @@ def find_holder(connection: apsw.Connection, name: str, leasing: Leasing) -> str
     if row is None:
         return None
     owner, instance, _, boot, expires_at = row
-    if expires_at <= leasing.now() or not _is_alive(instance, boot, leasing):
+    if expires_at <= leasing.now() or not is_alive(instance, boot, leasing):
         return None
     return str(owner)
 
 
-def _is_alive(instance: int, boot: str, leasing: Leasing) -> bool:
+def is_alive(instance: int, boot: str, leasing: Leasing) -> bool:
+    """Whether the process that wrote this number and boot has not ended."""
     return boot == leasing.boot_id and leasing.liveness.is_alive(instance)

@@ -31,6 +31,7 @@ from penstock.stores.sqlite.consumers import SqliteConsumerReader
 from penstock.stores.sqlite.forks import gate
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
+from penstock.stores.sqlite.presence import SqlitePresenceReader
 from penstock.stores.sqlite.topic_reader import SqliteTopicReader
 from penstock.stores.sqlite.topic_rows import SQL, NameBook, log_state
 from penstock.stores.sqlite.transaction import SqliteWriter
@@ -78,6 +79,7 @@ class SqliteStore:
         self.consumers = SqliteConsumerReader(self._pool, self._leasing)
         self.leases = SqliteLeaseReader(self._pool, self._leasing)
         self.instances = SqliteInstanceReader(self._pool, self._leasing)
+        self.presence = SqlitePresenceReader(self._pool, self._leasing)
 
     @classmethod
     def in_memory(cls, settings: Settings, clock: Clock) -> SqliteStore:

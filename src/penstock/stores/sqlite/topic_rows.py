@@ -9,6 +9,7 @@ import apsw
 import msgspec
 
 from penstock.model import (
+    Delivery,
     LogState,
     Message,
     Pattern,
@@ -23,6 +24,7 @@ from penstock.stores.sqlite.connection import (
 SQL = queries.load("penstock.stores.sqlite", "topics.sql")
 
 _retention = msgspec.json.Decoder(Retention)
+_delivery = msgspec.json.Decoder(Delivery)
 
 
 class NameBook:
@@ -93,7 +95,8 @@ def decode_retention(raw: bytes | None) -> Retention:
 
 
 def to_topic(row: tuple[Any, ...]) -> Topic:
-    name, created_at, retention, messages, size, published, last_id, deleted_through, _ = row
+    name, created_at, retention, messages, size, published, last_id, deleted_through = row[:8]
+    delivery = row[9]
     return Topic(
         name,
         created_at,
@@ -103,6 +106,7 @@ def to_topic(row: tuple[Any, ...]) -> Topic:
         published,
         last_id,
         deleted_through,
+        Delivery() if delivery is None else _delivery.decode(delivery),
     )
 
 

@@ -18,6 +18,7 @@ from penstock.errors import (
     TransactionError,
 )
 from penstock.model import (
+    Delivery,
     LogState,
     Message,
     NewMessage,
@@ -171,19 +172,21 @@ class SqliteTopicWriter:
     def appended_count(self) -> int:
         return 0 if self._log is None else self._last_id - self._log.last_id
 
-    def create(self, name: str, retention: Retention, *, now: Micros) -> Topic:
-        row = fetch_one(
-            self._connection, SQL["create_topic"], (name, now, msgspec.json.encode(retention))
-        )
+    def create(
+        self, name: str, retention: Retention, *, delivery: Delivery | None = None, now: Micros
+    ) -> Topic:
+        values = (name, now, msgspec.json.encode(retention), _encoded(delivery))
+        row = fetch_one(self._connection, SQL["create_topic"], values)
         if row is None:
             raise TopicExists(f"The topic {name!r} exists.")
         self._pending[name] = row[0]
         return self._get(name)
 
-    def configure(self, name: str, retention: Retention) -> Topic:
-        row = fetch_one(
-            self._connection, SQL["configure_topic"], (name, msgspec.json.encode(retention))
-        )
+    def configure(
+        self, name: str, retention: Retention | None, delivery: Delivery | None = None
+    ) -> Topic:
+        values = (name, _encoded(retention), _encoded(delivery))
+        row = fetch_one(self._connection, SQL["configure_topic"], values)
         if row is None:
             raise TopicNotFound(f"There is no topic {name!r}.")
         return self._get(name)
@@ -300,6 +303,10 @@ class SqliteTopicWriter:
             if name in retention.hold_for and Pattern(subscription).matches(topic):
                 positions[name] = min(position, positions.get(name, position))
         return min(positions.get(name, 0) for name in retention.hold_for)
+
+
+def _encoded(value: Retention | Delivery | None) -> bytes | None:
+    return None if value is None else msgspec.json.encode(value)
 
 
 def check_open(connection: apsw.Connection) -> None:

@@ -21,6 +21,7 @@ from penstock.stores.sqlite.consumers import SqliteConsumerWriter
 from penstock.stores.sqlite.forks import add_holder, gate
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
 from penstock.stores.sqlite.liveness import Leasing
+from penstock.stores.sqlite.presence import SqlitePresenceWriter
 from penstock.stores.sqlite.topic_rows import NameBook
 from penstock.stores.sqlite.topic_writer import SqliteTopicWriter, check_open
 from penstock.stores.sqlite.turnstile import Turnstile
@@ -65,6 +66,7 @@ class SqliteTransaction:
         self.leases = SqliteLeaseWriter(connection, leasing)
         self.consumers = SqliteConsumerWriter(connection, self.leases, leasing)
         self.instances = SqliteInstanceWriter(connection, leasing)
+        self.presence = SqlitePresenceWriter(connection, leasing)
         connection.authorizer = self._authorize
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:

@@ -86,32 +86,36 @@ WHERE (topic_id, key) IN (
 
 -- get_topic --
 SELECT name, created_at, retention, appended - removed, appended_bytes - removed_bytes, appended,
-       last_id, deleted_through, deleted_at
+       last_id, deleted_through, deleted_at, delivery
 FROM penstock_topics WHERE name = ?;
 
 -- list_topics --
 SELECT name, created_at, retention, appended - removed, appended_bytes - removed_bytes, appended,
-       last_id, deleted_through, deleted_at
+       last_id, deleted_through, deleted_at, delivery
 FROM penstock_topics WHERE deleted_at IS NULL ORDER BY name;
 
 -- topic_names --
 SELECT id, name FROM penstock_topics WHERE id > ?;
 
 -- create_topic --
-INSERT INTO penstock_topics (name, created_at, retention) VALUES (?1, ?2, ?3)
+INSERT INTO penstock_topics (name, created_at, retention, delivery) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (name) DO UPDATE
-SET created_at = excluded.created_at, retention = excluded.retention, deleted_at = NULL
+SET created_at = excluded.created_at, retention = excluded.retention,
+    delivery = excluded.delivery, deleted_at = NULL
 WHERE deleted_at IS NOT NULL
 RETURNING id;
 
 -- configure_topic --
-UPDATE penstock_topics SET retention = ?2 WHERE name = ?1 AND deleted_at IS NULL
+UPDATE penstock_topics
+SET retention = coalesce(?2, retention), delivery = coalesce(?3, delivery)
+WHERE name = ?1 AND deleted_at IS NULL
 RETURNING id;
 
 -- delete_topic --
 -- A topic whose last message was removed already loses nothing more.
 UPDATE penstock_topics
 SET deleted_at = ?2,
+    delivery = NULL,
     deleted_through = CASE WHEN appended > removed THEN max(deleted_through, last_id)
                            ELSE deleted_through END
 WHERE name = ?1 AND deleted_at IS NULL

@@ -1,0 +1,3 @@
+DROP TABLE penstock_presence_owners;
+DROP TABLE penstock_presence;
+ALTER TABLE penstock_topics DROP COLUMN delivery;
