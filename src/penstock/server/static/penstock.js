@@ -39,7 +39,7 @@ const DEFAULTS = {
   queueMax: 10_000,
   queueBytesMax: 32 * 1024 * 1024,
   bufferMax: 1_000,
-  WebSocket: null,
+  WebSocket: undefined,
 };
 
 // Errors
@@ -353,6 +353,7 @@ export class Subscription extends Emitter {
   #members = new Map();
   #buffer = [];
   #wake = null;
+  #isLooping = false;
   #attempts = 0;
   #timer = null;
   /** An answer to a subscribe that was given up is not meant for us. */
@@ -425,26 +426,36 @@ export class Subscription extends Emitter {
   }
 
   async #sendAck() {
-    if (this.#ackInFlight || this.#ackNext === null) return;
-    const { wanted, resolve, reject } = this.#ackNext;
+    const isTaken = this.#isSubscribed && (this.#state === "live" || this.#state === "behind");
+    if (this.#ackInFlight || this.#ackNext === null || !isTaken) return;
+    const ack = this.#ackNext;
     this.#ackNext = null;
     this.#ackInFlight = true;
     try {
-      const position = `${wanted.epoch}:${wanted.offset}`;
-      const reply = await this.#link.request("ack", { topic: this.topic, position });
+      const position = `${ack.wanted.epoch}:${ack.wanted.offset}`;
+      const reply = await this.#link.call("ack", { topic: this.topic, position });
       this.#acked = parsePosition(reply.position);
-      resolve(reply.position);
+      ack.resolve(reply.position);
     } catch (error) {
-      reject(error);
+      if (error instanceof Disconnected && this.#state !== "closed") this.#ackAgain(ack);
+      else ack.reject(error);
     } finally {
       this.#ackInFlight = false;
       this.#sendAck();
     }
   }
 
+  /** The connection broke before the answer: the next one is told, unless a later ack says more. */
+  #ackAgain(ack) {
+    if (this.#ackNext === null) this.#ackNext = ack;
+    else this.#ackNext.promise.then(ack.resolve, ack.reject);
+  }
+
   /** End it. A loop over it ends; a member that joined leaves. */
   close() {
     if (this.#state === "closed") return;
+    this.#ackInFlight = false;
+    this.#sendAck();
     if (this.#isSubscribed) this.#link.call("unsubscribe", { topic: this.topic }).catch(() => {});
     this.#buffer = [];
     this[end](null);
@@ -452,13 +463,13 @@ export class Subscription extends Emitter {
 
   /** @hidden The hub is connected, or will be: ask for the subscription. */
   async [start]() {
-    if (this.#state === "closed" || !this.#link.isConnected()) return;
+    if (this.#state === "closed" || this.#state === "behind" || !this.#link.isConnected()) return;
     clearTimeout(this.#timer);
     this.#state = "waiting";
     this.#isSubscribed = true;
     const generation = ++this.#generation;
     const { after, last, consumer, start: from, join, presence } = this.#options;
-    const fields = { topic: this.topic, consumer, start: from, join, presence };
+    const fields = { topic: this.topic, consumer, start: from ?? undefined, join, presence: Boolean(presence) };
     const resumed = this.#received;
     if (resumed === null) Object.assign(fields, { after, last });
     else if (consumer == null) fields.after = `${resumed.epoch}:${resumed.offset}`;
@@ -487,6 +498,7 @@ export class Subscription extends Emitter {
       this.#members = new Map(reply.members.map((member) => [member.client, memberOf(member)]));
     }
     this.#ready.resolve(this);
+    this.#sendAck();
     this[emit]("subscribed", { position: reply.position, members: this.members });
     if (reply.members) this[emit]("presence", { joined: this.members, left: [], members: this.members });
     if (reply.gap) this.#tellGap(reply.gap);
@@ -564,6 +576,7 @@ export class Subscription extends Emitter {
   }
 
   #catchUp() {
+    this.#state = "waiting";
     if (this.#isSubscribed) this.#link.call("unsubscribe", { topic: this.topic }).catch(() => {});
     this[start]();
   }
@@ -589,11 +602,6 @@ export class Subscription extends Emitter {
     if (this.#state === "live") this.#state = "waiting";
   }
 
-  /** @hidden */
-  get [resumes]() {
-    return this.#state !== "behind";
-  }
-
   /** @hidden It is over, by an error or on purpose. */
   [end](error) {
     if (this.#state === "closed") return;
@@ -606,7 +614,7 @@ export class Subscription extends Emitter {
     this.#ready.reject(error ?? new HubClosed("The subscription was closed."));
     this.#ackNext?.reject(error ?? new HubClosed("The subscription was closed."));
     this.#ackNext = null;
-    if (error !== null && !this[emit]("error", error) && this.#wake === null) {
+    if (error !== null && !this[emit]("error", error) && !this.#isLooping) {
       this.#link.report(error, this.topic);
     }
     this.#wake?.();
@@ -627,7 +635,10 @@ export class Subscription extends Emitter {
   }
 
   async *#drain(max) {
-    if (this.#onMessage !== null) throw new InvalidInput("Its messages go to the function that was given to subscribe().");
+    if (this.#onMessage !== null) {
+      throw new InvalidInput("The messages go to the function that was given to subscribe().");
+    }
+    this.#isLooping = true;
     try {
       for (;;) {
         while (this.#buffer.length === 0) {
@@ -647,4 +658,556 @@ export class Subscription extends Emitter {
       this.close();
     }
   }
+}
+
+// The hub
+
+/**
+ * A connection to a penstock server that finds its way back. Made by `connect()`.
+ *
+ * Events: `connecting`, `connected`, `disconnected`, `closed`, `error`.
+ */
+export class Hub extends Emitter {
+  #options;
+  #urls;
+  #urlAt = 0;
+  #state = "disconnected";
+  #error = null;
+  #info = null;
+  #socket = null;
+  #attempts = 0;
+  #connectedAt = 0;
+  #heardAt = 0;
+  #ids = 0;
+  #keyPrefix = randomText();
+  /** Commands of this socket only, by id. */
+  #calls = new Map();
+  /** Commands that are sent again on the next socket until they are answered, by id. */
+  #outbox = new Map();
+  #outboxBytes = 0;
+  /** Conflated publishes that were not sent yet, by topic and key. */
+  #conflating = new Map();
+  #subscriptions = new Map();
+  #timers = { retry: null, connect: null, alive: null, refresh: null };
+  #waiters = [];
+  #drained = null;
+  #stopListening = () => {};
+
+  /** @hidden */
+  constructor(urls, options) {
+    super();
+    this.#urls = urls;
+    this.#options = options;
+    this.#listenToPage();
+    // After the caller had a chance to listen for the first events.
+    queueMicrotask(() => this.#open());
+  }
+
+  /** "connecting", "connected", "disconnected" (and trying again), or "closed" for good. */
+  get state() {
+    return this.#state;
+  }
+
+  /** Why it closed, if not by `close()`. @returns {PenstockError | null} */
+  get error() {
+    return this.#error;
+  }
+
+  /** The server it is connected to, or tries next. @returns {string} */
+  get url() {
+    return this.#urls[this.#urlAt];
+  }
+
+  /** This client's name in presence lists; null before the first connection. @returns {string | null} */
+  get client() {
+    return this.#info?.client ?? this.#options.client;
+  }
+
+  /** The server process that answers. @returns {string | null} */
+  get instance() {
+    return this.#info?.instance ?? null;
+  }
+
+  /** The version of the server. @returns {string | null} */
+  get version() {
+    return this.#info?.version ?? null;
+  }
+
+  /** The database and its generation. @returns {string | null} */
+  get epoch() {
+    return this.#info?.epoch ?? null;
+  }
+
+  /** Publishes without a receipt yet. @returns {number} */
+  get pending() {
+    return this.#outbox.size;
+  }
+
+  /** Resolves when it is connected; rejects if it is closed before. @returns {Promise<Hub>} */
+  ready() {
+    if (this.#state === "connected") return Promise.resolve(this);
+    if (this.#state === "closed") return Promise.reject(this.#error ?? new HubClosed());
+    const waiter = deferred();
+    this.#waiters.push(waiter);
+    return waiter.promise;
+  }
+
+  /**
+   * Follow a topic or glob, from now on or from an earlier point; also over reconnects.
+   *
+   * @param {string} topic
+   * @param {object} [options] `after`, `last`, `consumer`, `start`, `join`, `presence`
+   * @param {(message: Message) => void} [onMessage] without it, loop over the subscription
+   * @returns {Subscription}
+   */
+  subscribe(topic, options = {}, onMessage = null) {
+    if (typeof options === "function") [options, onMessage] = [{}, options];
+    if (this.#state === "closed" || this.#drained) throw this.#error ?? new HubClosed();
+    if (this.#subscriptions.has(topic)) {
+      throw new InvalidInput(`${topic} is already subscribed to here.`, {
+        code: "already_subscribed",
+        hint: "Share the subscription, or close it first; another hub is another connection.",
+      });
+    }
+    const link = {
+      isConnected: () => this.#state === "connected",
+      call: (op, fields) => this.#call(op, fields),
+      backoff: (attempts) => this.#backoff(attempts),
+      forget: (which) => this.#subscriptions.delete(which.topic),
+      report: (error, where) => this.#report(error, where),
+    };
+    const { bufferMax = this.#options.bufferMax } = options;
+    const subscription = new Subscription(link, topic, options, onMessage, bufferMax);
+    this.#subscriptions.set(topic, subscription);
+    subscription[start]();
+    return subscription;
+  }
+
+  /**
+   * Publish a message. While disconnected it waits, and an interrupted one is sent again; it is
+   * stored once. The receipt means that it is on disk.
+   *
+   * @param {string} topic
+   * @param {unknown} payload what JSON can say, or bytes as a Uint8Array
+   * @param {object} [options] `type`, `key`, `headers`, `ttl` (seconds), `idempotencyKey` (false:
+   *   none, and an interrupted publish fails), `conflate`, `timeout` (seconds)
+   * @returns {Promise<object>} the receipt
+   */
+  async publish(topic, payload, options = {}) {
+    const { conflate = false, timeout } = options;
+    // Conflated messages have no key of their own; that the latest counts makes them repeatable.
+    const key = conflate ? options.idempotencyKey : this.#keyFor(options.idempotencyKey);
+    const fields = { topic, ...outgoing(payload, { ...options, idempotencyKey: key }) };
+    if (conflate) fields.conflate = true;
+    const isRepeatable = conflate || Boolean(key);
+    const slot = conflate ? JSON.stringify([topic, options.key]) : null;
+    const request = this.#request("publish", fields, { isRepeatable, key, timeout, slot });
+    return receiptOf(topic, await request.promise);
+  }
+
+  /**
+   * Publish several messages to a topic: all of them or none, in one transaction.
+   *
+   * @param {string} topic
+   * @param {Iterable<object>} messages `{payload, type, key, headers, ttl, idempotencyKey}` each
+   * @param {object} [options] `timeout` (seconds)
+   * @returns {Promise<object[]>} a receipt for each
+   */
+  async publishMany(topic, messages, { timeout } = {}) {
+    const keys = [];
+    const items = Array.from(messages, (message) => {
+      const idempotencyKey = this.#keyFor(message.idempotencyKey);
+      keys.push(idempotencyKey);
+      return outgoing(message.payload, { ...message, idempotencyKey });
+    });
+    const fields = { topic, messages: items };
+    const request = this.#request("publish_many", fields, { isRepeatable: keys.every(Boolean), timeout });
+    const reply = await request.promise;
+    return reply.messages.map((published) => receiptOf(topic, published));
+  }
+
+  /**
+   * Who is present on a topic, by whichever server.
+   * @param {string} topic
+   * @returns {Promise<{topic: string, members: object[], isComplete: boolean}>}
+   */
+  async presence(topic) {
+    const reply = await this.#request("presence", { topic }).promise;
+    return { topic: reply.topic, members: reply.members.map(memberOf), isComplete: reply.is_complete };
+  }
+
+  /** Forget the wait between attempts, and connect now. */
+  reconnect() {
+    if (this.#state === "disconnected") this.#open();
+  }
+
+  /**
+   * Close for good, after what was published has its receipts (for up to `timeout` seconds).
+   * @param {{timeout?: number}} [options]
+   */
+  async close({ timeout = 5 } = {}) {
+    if (this.#state === "closed") return;
+    for (const subscription of [...this.#subscriptions.values()]) subscription.close();
+    if (this.#state === "connected" && this.#outbox.size > 0) {
+      this.#drained ??= deferred();
+      const timer = setTimeout(this.#drained.resolve, timeout * 1000);
+      await this.#drained.promise;
+      clearTimeout(timer);
+    }
+    this.#end(null);
+  }
+
+  [Symbol.asyncDispose ?? Symbol("asyncDispose")]() {
+    return this.close();
+  }
+
+  // The connection
+
+  async #open() {
+    if (this.#state === "closed") return;
+    clearTimeout(this.#timers.retry);
+    this.#become("connecting", { url: this.url, attempt: this.#attempts });
+    const attempt = (this.#socket = { close() {} });
+    let token;
+    try {
+      token = await this.#token();
+    } catch (error) {
+      if (this.#socket !== attempt) return;
+      this.#lost(CLOSE_LOST, "", new Unauthorized("There is no token to connect with.", { cause: error, retryable: true }));
+      return;
+    }
+    if (this.#socket !== attempt) return;
+    try {
+      this.#dial(token);
+    } catch (error) {
+      this.#end(new InvalidInput(`${this.url} cannot be connected to: ${error.message}`, { cause: error }));
+    }
+  }
+
+  #dial(token) {
+    const { WebSocket: kind = globalThis.WebSocket, protocols, client, connectTimeoutMs } = this.#options;
+    if (!kind) throw new Error("there is no WebSocket here; pass one as the option WebSocket");
+    const socket = (this.#socket = new kind(this.url, [SUBPROTOCOL, ...protocols]));
+    const isCurrent = () => this.#socket === socket;
+    let isOpen = false;
+    this.#timers.connect = setTimeout(() => isCurrent() && this.#lost(CLOSE_LOST, "no answer"), connectTimeoutMs);
+    socket.onopen = () => {
+      isOpen = true;
+      if (isCurrent()) this.#introduce({ token: token ?? undefined, client: client ?? undefined });
+    };
+    socket.onmessage = ({ data }) => isCurrent() && this.#receive(data);
+    socket.onclose = ({ code, reason }) => isCurrent() && this.#lost(code, reason);
+    // Not every WebSocket tells of a close when it could not even connect.
+    socket.onerror = () => !isOpen && isCurrent() && this.#lost(CLOSE_LOST, "");
+  }
+
+  async #introduce(fields) {
+    let info;
+    try {
+      info = await this.#call("connect", fields);
+    } catch (error) {
+      if (error instanceof Disconnected) return;
+      if (error.retryable) this.#lost(CLOSE_LOST, "", error);
+      else this.#end(error);
+      return;
+    }
+    clearTimeout(this.#timers.connect);
+    this.#info = info;
+    this.#connectedAt = now();
+    this.#become("connected", {
+      url: this.url, client: info.client, instance: info.instance, epoch: info.epoch, version: info.version,
+    });
+    for (const waiter of this.#waiters.splice(0)) waiter.resolve(this);
+    this.#scheduleRefresh(info.expires_in_seconds);
+    this.#watch();
+    for (const subscription of [...this.#subscriptions.values()]) subscription[start]();
+    for (const entry of this.#outbox.values()) this.#send(entry);
+  }
+
+  #lost(code, reason, error = null) {
+    const socket = this.#socket;
+    this.#socket = null;
+    this.#stopTimers();
+    quietly(() => socket?.close());
+    if (code >= FINAL_CODES_FROM && code < FINAL_CODES_BELOW) {
+      this.#end(errorOfClose(code, reason));
+      return;
+    }
+    const wasStable = this.#state === "connected" && now() - this.#connectedAt >= STABLE_MS;
+    this.#attempts = wasStable ? 0 : this.#attempts + 1;
+    this.#urlAt = (this.#urlAt + 1) % this.#urls.length;
+    const round = Math.floor(this.#attempts / this.#urls.length);
+    // A server that says goodbye expects us elsewhere now; a little jitter keeps the crowd apart.
+    const retryInMs = code === CLOSE_SHUTDOWN ? Math.random() * 100 : this.#backoff(round);
+    this.#timers.retry = setTimeout(() => this.#open(), retryInMs);
+    this.#become("disconnected", { code, reason, retryInMs, error });
+    const calls = [...this.#calls.values()];
+    this.#calls.clear();
+    for (const { reject } of calls) reject(new Disconnected());
+    for (const subscription of [...this.#subscriptions.values()]) subscription[interrupt]();
+    this.#failWhatCannotBeRepeated(code);
+  }
+
+  #failWhatCannotBeRepeated(code) {
+    const sent = [...this.#outbox.values()].filter((entry) => entry.isSent);
+    // Sent again, a message that is too big would end the next connection as well.
+    const tooBig = code === CLOSE_TOO_BIG ? sent.reduce((a, b) => (b.frame.length > (a?.frame.length ?? 0) ? b : a), null) : null;
+    for (const entry of sent) {
+      entry.isSent = false;
+      if (entry === tooBig) this.#settle(entry, new PayloadTooLarge());
+      else if (!entry.isRepeatable) this.#settle(entry, new OutcomeUnknown());
+    }
+  }
+
+  #end(error) {
+    if (this.#state === "closed") return;
+    const socket = this.#socket;
+    this.#socket = null;
+    this.#error = error;
+    this.#stopTimers();
+    this.#stopListening();
+    quietly(() => socket?.close(1000));
+    this.#become("closed", { error });
+    const why = error ?? new HubClosed();
+    for (const waiter of this.#waiters.splice(0)) waiter.reject(why);
+    for (const { reject } of this.#calls.values()) reject(why);
+    this.#calls.clear();
+    for (const subscription of [...this.#subscriptions.values()]) subscription[end](error);
+    for (const entry of [...this.#outbox.values()]) this.#settle(entry, why);
+    this.#drained?.resolve();
+  }
+
+  #become(state, detail) {
+    this.#state = state;
+    this[emit](state, detail);
+  }
+
+  #backoff(attempts) {
+    const { reconnectMinMs, reconnectMaxMs } = this.#options;
+    return Math.random() * Math.min(reconnectMaxMs, reconnectMinMs * 2 ** Math.min(attempts, 30));
+  }
+
+  #stopTimers() {
+    for (const timer of Object.values(this.#timers)) clearTimeout(timer);
+  }
+
+  #report(error, where) {
+    if (!this[emit]("error", error)) console.error(`penstock: ${where}: ${error.message} ${error.hint}`);
+  }
+
+  // Is the server still there?
+
+  #watch() {
+    const quietMs = this.#info.ping_seconds * 1000;
+    const rest = quietMs - (now() - this.#heardAt);
+    if (rest > 0) this.#timers.alive = setTimeout(() => this.#watch(), rest);
+    else this.#probe();
+  }
+
+  /** The server's own pings are not visible to a page, so a quiet connection is asked. */
+  #probe() {
+    clearTimeout(this.#timers.alive);
+    const asked = now();
+    const patience = Math.min(ANSWER_MS_MAX, this.#info.ping_seconds * 1000);
+    this.#call("ping", {}).catch(() => {});
+    this.#timers.alive = setTimeout(() => {
+      if (this.#heardAt >= asked) this.#watch();
+      else this.#lost(CLOSE_LOST, "no answer");
+    }, patience);
+  }
+
+  /** A page that wakes up, or is online again, does not wait for a timer. */
+  #listenToPage() {
+    if (typeof globalThis.addEventListener !== "function") return;
+    const onWake = () => {
+      if (globalThis.document?.visibilityState === "hidden") return;
+      if (this.#state === "connected") this.#probe();
+      else this.reconnect();
+    };
+    globalThis.addEventListener("online", onWake);
+    globalThis.document?.addEventListener("visibilitychange", onWake);
+    this.#stopListening = () => {
+      globalThis.removeEventListener("online", onWake);
+      globalThis.document?.removeEventListener("visibilitychange", onWake);
+    };
+  }
+
+  // Tokens
+
+  async #token() {
+    const { token } = this.#options;
+    return typeof token === "function" ? token() : token;
+  }
+
+  #scheduleRefresh(expiresInSeconds) {
+    clearTimeout(this.#timers.refresh);
+    if (typeof this.#options.token !== "function" || expiresInSeconds == null) return;
+    const delay = Math.min(expiresInSeconds * 800, TIMER_MS_MAX);
+    this.#timers.refresh = setTimeout(() => this.#refresh(expiresInSeconds * 0.2), delay);
+  }
+
+  async #refresh(secondsLeft) {
+    const socket = this.#socket;
+    try {
+      const token = await this.#token();
+      if (this.#socket !== socket) return;
+      const reply = await this.#call("refresh", { token });
+      this.#scheduleRefresh(reply?.expires_in_seconds);
+    } catch (error) {
+      if (this.#socket !== socket || this.#state !== "connected") return;
+      this[emit]("error", error instanceof PenstockError ? error : new Unauthorized("There is no fresh token.", { cause: error, retryable: true }));
+      // Until it expires; then the server closes, and connecting asks for a token again.
+      if (secondsLeft > 1) this.#scheduleRefresh(secondsLeft);
+    }
+  }
+
+  // Commands
+
+  /** A command of this connection. */
+  #call(op, fields) {
+    const { promise, resolve, reject } = deferred();
+    if (this.#state !== "connected" && op !== "connect") {
+      reject(new Disconnected());
+      return promise;
+    }
+    const id = ++this.#ids;
+    this.#calls.set(id, { resolve, reject });
+    this.#send({ frame: JSON.stringify({ op, id, ...fields }) });
+    return promise;
+  }
+
+  /** A command that waits for a connection, and for the next one if that one breaks. */
+  #request(op, fields, { isRepeatable = true, key = null, timeout, slot = null } = {}) {
+    if (this.#state === "closed" || this.#drained) throw this.#error ?? new HubClosed();
+    const waiting = slot === null ? undefined : this.#conflating.get(slot);
+    const id = waiting?.id ?? ++this.#ids;
+    const frame = encode({ op, id, ...fields });
+    if (waiting) {
+      // Never sent: the newer one takes its place, and both get its receipt.
+      this.#outboxBytes += frame.length - waiting.frame.length;
+      waiting.frame = frame;
+      return waiting;
+    }
+    const { queueMax, queueBytesMax } = this.#options;
+    if (this.#outbox.size >= queueMax || this.#outboxBytes + frame.length > queueBytesMax) {
+      throw new QueueFull();
+    }
+    const entry = { ...deferred(), id, frame, isRepeatable, key, slot, isSent: false, timer: null };
+    if (timeout != null) {
+      entry.timer = setTimeout(() => this.#settle(entry, new WriteTimeout()), timeout * 1000);
+    }
+    this.#outbox.set(id, entry);
+    this.#outboxBytes += frame.length;
+    if (this.#state === "connected") this.#send(entry);
+    else if (slot !== null) this.#conflating.set(slot, entry);
+    return entry;
+  }
+
+  #send(entry) {
+    entry.isSent = true;
+    if (entry.slot) this.#conflating.delete(entry.slot);
+    // A socket that is closing throws or ignores it; its close event is on the way.
+    quietly(() => this.#socket.send(entry.frame));
+  }
+
+  #settle(entry, error, reply) {
+    if (!this.#outbox.delete(entry.id)) return;
+    this.#outboxBytes -= entry.frame.length;
+    clearTimeout(entry.timer);
+    if (entry.slot) this.#conflating.delete(entry.slot);
+    if (error) {
+      error.idempotencyKey = entry.key || null;
+      entry.reject(error);
+    } else entry.resolve(reply);
+    if (this.#outbox.size === 0) this.#drained?.resolve();
+  }
+
+  #receive(data) {
+    this.#heardAt = now();
+    let frame;
+    try {
+      frame = JSON.parse(data);
+    } catch (error) {
+      this.#lost(CLOSE_LOST, "", new BadRequest("The server sent what is not JSON.", { cause: error }));
+      return;
+    }
+    if (frame.id === undefined) {
+      this.#subscriptions.get(frame.topic)?.[push](frame);
+      return;
+    }
+    const error = frame.error && errorOf(frame.error);
+    const entry = this.#outbox.get(frame.id);
+    if (entry) {
+      this.#settle(entry, error, frame.ok);
+      return;
+    }
+    const call = this.#calls.get(frame.id);
+    this.#calls.delete(frame.id);
+    if (error) call?.reject(error);
+    else call?.resolve(frame.ok);
+  }
+
+  #keyFor(given) {
+    return given === undefined || given === null ? `${this.#keyPrefix}-${++this.#ids}` : given;
+  }
+}
+
+function encode(command) {
+  try {
+    return JSON.stringify(command);
+  } catch (error) {
+    throw new InvalidPayload(error.message, { cause: error });
+  }
+}
+
+function quietly(work) {
+  try {
+    work();
+  } catch {
+    // What is going away anyway need not say how.
+  }
+}
+
+function now() {
+  return performance.now();
+}
+
+function randomText() {
+  // Not randomUUID, which exists only on https pages.
+  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** `http://host:8400` or `ws://host:8400/ws`: both name the server. */
+function socketUrl(url) {
+  let parsed;
+  try {
+    parsed = new URL(url, globalThis.location?.href);
+  } catch (error) {
+    throw new InvalidInput(`${url} is not a URL.`, { hint: "Use ws://host:8400/ws, or wss://….", cause: error });
+  }
+  parsed.protocol = parsed.protocol.replace(/^http/, "ws");
+  if (parsed.pathname === "/") parsed.pathname = "/ws";
+  parsed.hash = "";
+  return parsed.href;
+}
+
+/**
+ * Connect to a penstock server, and stay connected: when the connection breaks it is made again,
+ * and every subscription goes on where it was.
+ *
+ * @param {string | string[]} [url] the server; several are instances on one database, tried in
+ *   turn. Default: where this page comes from.
+ * @param {object} [options] `token` (text, or a function that returns a fresh one), `client` (a
+ *   name for presence lists) and limits; see `penstock.d.ts`
+ * @returns {Hub}
+ */
+export function connect(url, options) {
+  if (url !== null && typeof url === "object" && !Array.isArray(url)) [url, options] = [undefined, url];
+  const urls = [url ?? "/ws"].flat().map(socketUrl);
+  if (urls.length === 0) throw new InvalidInput("There is no URL to connect to.");
+  const given = Object.entries(options ?? {}).filter(([, value]) => value !== undefined);
+  for (const [name] of given) {
+    if (!Object.hasOwn(DEFAULTS, name)) throw new InvalidInput(`There is no option ${name}.`);
+  }
+  return new Hub(urls, { ...DEFAULTS, ...Object.fromEntries(given) });
 }
