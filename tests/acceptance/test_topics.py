@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.model import Retention
+from penstock.model import Delivery, Retention
 from tests.acceptance.terminal import Terminal
 
 
@@ -94,6 +94,55 @@ def test_configure_changes_only_what_is_named(terminal: Terminal, hub: penstock.
 
     assert changed == Retention(age_seconds=60, messages_max=5, hold_for=("a",))
     assert hub.topics.get("orders").retention == Retention()
+
+
+def test_create_and_configure_say_how_a_topic_is_sent(
+    terminal: Terminal, hub: penstock.Hub
+) -> None:
+    """D1, D5"""
+    terminal.done("topics", "create", "orders", "--batch-max", 5, "--slow-policy", "disconnect")
+    created = hub.topics.get("orders")
+    terminal.done("topics", "configure", "orders", "--batch-ms", "2.5", "--max-messages", 7)
+    changed = hub.topics.get("orders")
+    terminal.done("topics", "configure", "orders", "--slow-policy", "drop_oldest")
+    terminal.done("topics", "configure", "orders", "--batch-ms", "0")
+    last = hub.topics.get("orders")
+    terminal.done("topics", "configure", "orders", "--reset")
+
+    assert created.delivery == Delivery(5, None, "disconnect")
+    assert changed.delivery == Delivery(5, 2.5, "disconnect")
+    assert (last.delivery, last.retention) == (
+        Delivery(5, 0, "drop_oldest"),
+        Retention(messages_max=7),
+    )
+    reset = hub.topics.get("orders")
+    assert (reset.delivery, reset.retention) == (Delivery(), Retention())
+
+
+def test_show_tells_how_a_topic_is_sent(terminal: Terminal, hub: penstock.Hub) -> None:
+    """D1, D5: what the topic says, and the hub's settings for the rest"""
+    hub.topics.create("orders", delivery=Delivery(batch_ms=7))
+
+    shown = terminal.run("topics", "show", "orders", PENSTOCK_SLOW_POLICY="disconnect")
+    found = terminal.done("topics", "show", "orders", "--json").json
+    [listed] = terminal.done("topics", "list", "--json").json
+
+    [sends] = [line for line in shown.lines if line.startswith("sends")]
+    assert sends.split(maxsplit=1)[1].strip() == (
+        "batches of 10 (default) or 7 ms; slow clients: disconnect (default)"
+    )
+    assert found["delivery"] == {"batch_max": None, "batch_ms": 7.0, "slow_policy": None}
+    assert listed["delivery"] == found["delivery"]
+
+
+@pytest.mark.parametrize(
+    "option", [("--batch-max", 0), ("--batch-ms", "-1"), ("--slow-policy", "wait")]
+)
+def test_a_delivery_that_makes_no_sense_is_a_usage_error(
+    terminal: Terminal, option: tuple[object, ...]
+) -> None:
+    """D1, D5"""
+    assert terminal.run("topics", "create", "orders", *option).code == 2
 
 
 def test_configure_without_a_change_is_a_usage_error(terminal: Terminal) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 import penstock
-from penstock import Publication, Retention
+from penstock import Delivery, Publication, Retention
 from penstock.errors import (
     ConsumerBusy,
     InsideTransaction,
@@ -136,8 +136,10 @@ async def test_topics_are_looked_after(aio: object) -> None:
     await aio.topics.create("t", Retention(messages_max=9))
     await aio.topics.publish_many("t", range(5))
     await aio.topics.configure("t", Retention(messages_max=8))
+    await aio.topics.configure("t", delivery=Delivery(batch_max=7))
 
     assert (await aio.topics.get("t")).retention.messages_max == 8
+    assert (await aio.topics.get("t")).delivery == Delivery(batch_max=7)
     assert [topic.name for topic in await aio.topics.list()] == ["t"]
     assert await aio.topics.trim("t", keep=2) == 3
     assert (await aio.topics.stats("t")).messages == 2

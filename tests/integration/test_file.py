@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidInput, SchemaTooOld
+from penstock.model import Delivery, Presence, Retention
 from penstock.stores.sqlite import migrate
 from tests.factories import hub_on, payloads
 from tests.waiting import wait_until
@@ -74,6 +76,29 @@ def test_messages_survive_the_steps_that_do_not_drop_them(path: Path) -> None:
     with hub_on(path) as hub:
         hub.topics.publish("t", 2)
         assert payloads(hub.topics.read("t")) == [1, 2]
+
+
+def test_a_step_back_loses_how_topics_are_sent_and_nothing_else(path: Path) -> None:
+    """D1, D5, T13"""
+    keep, send = Retention(messages_max=5), Delivery(batch_max=3)
+    with hub_on(path) as hub:
+        hub.topics.create("t", keep, delivery=send)
+        hub.topics.publish("t", 1)
+    connection = apsw.Connection(str(path))
+    migrate.downgrade(connection, path, to=2)
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(penstock_topics)")]
+    connection.close()
+    with hub_on(path) as hub:
+        topic = hub.topics.get("t")
+
+        assert "delivery" not in columns
+        assert (topic.retention, topic.delivery, topic.messages) == (keep, Delivery(), 1)
+
+
+def test_a_program_of_the_schema_before_can_use_the_file() -> None:
+    """During a rolling upgrade processes of two releases run side by side."""
+    for step in migrate.migrations()[2:]:
+        assert step.readable_from < step.version, step.name
 
 
 def test_an_older_file_is_upgraded_or_refused_as_told(path: Path) -> None:
@@ -182,6 +207,25 @@ def test_a_backup_is_a_file_of_its_own(path: Path, tmp_path: Path) -> None:
         hub.topics.publish("t", 3)
     with hub_on(tmp_path / "copy.db") as copy:
         assert payloads(copy.topics.read("t")) == [0, 1, 2]
+
+
+def test_nobody_is_present_in_a_copy(path: Path, tmp_path: Path) -> None:
+    """T9: a backup, and a file copied by hand, have entries of processes that are not theirs."""
+    with hub_on(path) as hub:
+        store = hub._open().store
+        instance = store.register("server")
+        with store.open_writer().transaction() as tx:
+            tx.presence.join(instance, [Presence("room", "ann")])
+        hub.backup(tmp_path / "backup.db")
+        for end in ("", "-wal"):
+            # By another process: closing the file here would drop SQLite's locks on it.
+            subprocess.run(["cp", f"{path}{end}", f"{tmp_path / 'copy.db'}{end}"], check=True)
+        for copied in ("backup.db", "copy.db"):
+            with hub_on(tmp_path / copied) as copy:
+                presence = copy._open().store.presence
+                assert copy._open().store.register("other").id != instance.id
+                assert (presence.members("room", 10), presence.has_dead()) == ([], True)
+        assert store.presence.count("room") == 1
 
 
 def test_a_restored_hub_refuses_positions_from_before(path: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock import Position, Publication, Retention
+from penstock import Delivery, Position, Publication, Retention
 from penstock.clock import as_datetime, seconds
 from penstock.errors import (
     EpochChanged,
@@ -304,6 +304,27 @@ def test_topics_are_created_configured_listed_and_deleted(memory: penstock.Hub) 
     assert memory.topics.get("b").retention == Retention(age_seconds=1)
     assert memory.topics.delete("a") == 1
     assert [topic.name for topic in memory.topics.list()] == ["b"]
+
+
+def test_how_a_topic_is_sent_is_set_and_changed_beside_its_retention(
+    memory: penstock.Hub,
+) -> None:
+    """D1, D5"""
+    keep, send = Retention(messages_max=5), Delivery(batch_max=2, slow_policy="drop_oldest")
+    made = memory.topics.create("a", keep, delivery=send)
+    other = memory.topics.configure("a", delivery=Delivery(batch_ms=1))
+    last = memory.topics.configure("a", Retention(), delivery=send)
+
+    assert (made.retention, made.delivery) == (keep, send)
+    assert (other.retention, other.delivery) == (keep, Delivery(batch_ms=1))
+    assert (last.retention, last.delivery) == (Retention(), send)
+
+
+def test_configure_needs_something_to_change(memory: penstock.Hub) -> None:
+    memory.topics.create("a")
+
+    with pytest.raises(InvalidInput):
+        memory.topics.configure("a")
 
 
 def test_a_topic_is_created_once(memory: penstock.Hub) -> None:

@@ -12,7 +12,16 @@ from hypothesis import given
 from penstock import codec
 from penstock.clock import SECOND
 from penstock.errors import InvalidInput, InvalidTopic
-from penstock.model import Conflated, Message, Pattern, Position, Retention, check_name, check_topic
+from penstock.model import (
+    Conflated,
+    Delivery,
+    Message,
+    Pattern,
+    Position,
+    Retention,
+    check_name,
+    check_topic,
+)
 
 letters = st.text("ab.*?", max_size=8)
 names = st.text("ab.", min_size=1, max_size=8)
@@ -127,6 +136,38 @@ def test_the_hubs_defaults_stand_where_the_topic_does_not_say() -> None:
     assert Retention(age_seconds=5).with_defaults(default).age_seconds == 5
     assert Retention(messages_max=5).with_defaults(default).age_seconds is None
     assert Retention(bytes_max=5).with_defaults(default).hold_seconds_max == 600
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_max": 0},
+        {"batch_max": -1},
+        {"batch_max": 1.5},
+        {"batch_max": True},
+        {"batch_max": "5"},
+        {"batch_ms": -0.1},
+        {"batch_ms": float("nan")},
+        {"batch_ms": float("inf")},
+        {"batch_ms": False},
+        {"batch_ms": "5"},
+        {"slow_policy": "wait"},
+        {"slow_policy": ""},
+        {"slow_policy": ["catch_up"]},
+    ],
+    ids=str,
+)
+def test_a_delivery_that_could_not_be_read_back_is_refused(options: dict[str, object]) -> None:
+    """D1, D5"""
+    with pytest.raises(InvalidInput):
+        Delivery(**options)
+
+
+@pytest.mark.parametrize("policy", [None, "catch_up", "disconnect", "drop_oldest"])
+def test_a_delivery_is_read_back(policy: str | None) -> None:
+    """D1, D5"""
+    for delivery in (Delivery(slow_policy=policy), Delivery(1, 0, policy), Delivery(9, 2.5)):
+        assert msgspec.json.decode(msgspec.json.encode(delivery), type=Delivery) == delivery
 
 
 def test_any_limit_asks_for_removal() -> None:
