@@ -11,7 +11,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from penstock.aio import AsyncHub
 from penstock.clock import Clock, SystemClock
@@ -34,6 +35,10 @@ from penstock.topics.consumers import Consumers
 from penstock.topics.retention import Sweeper
 from penstock.topics.tail import Tail
 from penstock.transaction import Desk, HubTransaction
+
+if TYPE_CHECKING:
+    from penstock.delivery.access import Authenticator
+    from penstock.delivery.switchboard import Switchboard
 
 UPKEEP_SECONDS = 1.0
 READER_THREADS = 4
@@ -105,6 +110,13 @@ class Hub:
     def new_generation(self) -> str:
         """Declare this file another one, after it was copied by hand. Returns the new epoch."""
         return new_generation(self._open())
+
+    def open_delivery(self, authenticator: Authenticator | None = None) -> Switchboard:
+        """Live delivery to sockets, on the running event loop. For servers."""
+        # Imported here: programs that do not serve need not load it.
+        from penstock.delivery.switchboard import Switchboard
+
+        return Switchboard(self._open(), version("penstock"), authenticator)
 
     def close(self) -> None:
         """Write what waits, stop the threads, close the store."""

@@ -8,6 +8,7 @@ its reply carries the `id` and either `ok` or `error`. A frame without an `id` i
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -34,8 +35,8 @@ class Close(enum.IntEnum):
     TOKEN_EXPIRED = 3005
     """The token has run out: connect with a fresh one."""
     SLOW = 3008
-    """The client reads too slowly for its topic's policy. The reason names the topic and the
-    position after which to resume: `{"topic": "orders", "after": "…:41"}`."""
+    """The client reads too slowly for its topic's policy. The reason is the position after
+    which to resume."""
     NO_PONG = 3012
     """The client did not answer a ping."""
     BAD_TOKEN = 3500
@@ -67,9 +68,11 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, error: errors.PenstockError) -> Problem:
-        first = resume = None
+        first: str | None = None
+        resume: str | None = None
         if isinstance(error, errors.LogTrimmed):
-            first, resume = error.first and str(error.first), str(error.resume)
+            first = None if error.first is None else str(error.first)
+            resume = str(error.resume)
         return cls(error.code, error.message, error.hint, error.retryable, first, resume)
 
     def as_error(self) -> errors.PenstockError:
@@ -118,11 +121,11 @@ class Subscribe(Command, frozen=True, kw_only=True, tag="subscribe"):
     consumer: str | None = None
     """Start where this durable consumer is, and let `ack` move it."""
     start: Start = "latest"
-    """Where a consumer that does not exist yet begins."""
+    """Where to begin otherwise, also a consumer that does not exist yet."""
     join: dict[str, Any] | None = None
     """Be listed as present on the topic, with this information."""
     presence: bool = False
-    """Tell who joins and leaves."""
+    """Tell who is there, and then who joins and leaves."""
 
 
 class Unsubscribe(Command, frozen=True, kw_only=True, tag="unsubscribe"):
@@ -185,15 +188,7 @@ class Ping(Command, frozen=True, kw_only=True, tag="ping"):
 
 
 AnyCommand: TypeAlias = (
-    Connect
-    | Refresh
-    | Subscribe
-    | Unsubscribe
-    | Publish
-    | PublishMany
-    | Ack
-    | Presence
-    | Ping
+    Connect | Refresh | Subscribe | Unsubscribe | Publish | PublishMany | Ack | Presence | Ping
 )
 
 
@@ -230,8 +225,6 @@ class Subscribed(msgspec.Struct, frozen=True, omit_defaults=True):
     recovered: bool | None = None
     """After resuming: whether nothing is missing. If not, `gap` says what is."""
     gap: Gap | None = None
-    members: list[Member] | None = None
-    """Who is present, if that was asked for."""
 
 
 class Published(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -321,10 +314,16 @@ class DroppedPush(msgspec.Struct, frozen=True, tag_field="push", tag="dropped"):
     """The position of the last one left out."""
 
 
-class PresencePush(msgspec.Struct, frozen=True, tag_field="push", tag="presence"):
+class PresencePush(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag_field="push", tag="presence"
+):
+    """Who joined and who left; or, first of all and after a time of slowness, everybody."""
+
     topic: str
     joined: list[Member] = []
     left: list[str] = []
+    members: list[Member] | None = None
+    """All who are present: what was known before is replaced."""
 
 
 class UnsubscribedPush(msgspec.Struct, frozen=True, tag_field="push", tag="unsubscribed"):
@@ -344,9 +343,9 @@ class Wire:
         self.format: WireFormat = format
         self.is_text = format == "json"
         module = msgspec.json if format == "json" else msgspec.msgpack
-        self.encode = module.Encoder().encode
-        self.decode_command = module.Decoder(AnyCommand).decode
-        self.decode_any = module.Decoder().decode
+        self.encode: Callable[[Any], bytes] = module.Encoder().encode
+        self.decode_command: Callable[[bytes], AnyCommand] = module.Decoder(AnyCommand).decode
+        self.decode_any: Callable[[bytes], Any] = module.Decoder().decode
         self._own = codec.JSON if format == "json" else codec.MSGPACK
 
     def entry(self, message: Message, *, with_topic: bool) -> Raw:

@@ -8,6 +8,7 @@ Events, in the order a message meets them (`attach` gets the name and a dict of 
 | `commit_failed` | operations, error | it was rolled back, or its outcome is unknown |
 | `tail` | messages, seconds | the tail read new messages after a wake |
 | `behind` | subscription | a subscriber fell behind and is served from the log |
+| `slow` | subscription, policy | a socket backed up and left the live path |
 | `swept` | topic, messages | retention removed messages |
 | `hold_broken` | topic, messages | a hold's limit was reached and messages were removed |
 | `listener_failed` | error | a listener's callback raised, or its subscription ended |

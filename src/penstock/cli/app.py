@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import backup, consumers, doctor, follow, health, migrate, publish, topics
+from penstock.cli import backup, consumers, doctor, follow, health, migrate, publish, serve, topics
 from penstock.cli.layout import MainGroup
 from penstock.cli.session import Config, Json, Session, Url, epilog
 
@@ -63,6 +63,7 @@ def penstock(
 
 publish.register(app, MESSAGES)
 follow.register(app, MESSAGES)
+serve.register(app, MESSAGES)
 app.add_typer(topics.app, name="topics", rich_help_panel=PLACES)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=PLACES)
 health.register(app, OPERATING)

@@ -74,12 +74,12 @@ class Session:
         self.config = config
         self.is_json = is_json
 
-    def settings(self) -> Settings:
+    def settings(self, **arguments: Any) -> Settings:
         from penstock.settings import load
 
-        return load(self.url, file=self.config)
+        return load(self.url, file=self.config, **arguments)
 
-    def connect(self, *, shows_warnings: bool = False) -> Hub:
+    def connect(self, *, shows_warnings: bool = False, **arguments: Any) -> Hub:
         """The hub, to be used in a `with`. Commands that stay may show what goes wrong meanwhile;
         for the others, the error that ends them says it all."""
         from penstock.hub import Hub
@@ -91,7 +91,7 @@ class Session:
         logger = logging.getLogger("penstock")
         logger.addHandler(handler)
         logger.propagate = False
-        return Hub(self.settings())
+        return Hub(self.settings(**arguments))
 
     def database_file(self) -> Path | None:
         """The file behind the URL, whether or not it exists; None if it has none."""

@@ -46,6 +46,7 @@ class Holding:
         self._lease: Lease | None = None
         self._floor = 0
         self._is_lost = False
+        self._on_lost: Callable[[], None] | None = None
 
     def acquire(self, transaction: Transaction) -> Consumer:
         """As an operation: take the lease and find, or make, the watermark."""
@@ -76,11 +77,16 @@ class Holding:
         self._lease = lease
         return state
 
-    def subscribe(self, state: Consumer, on_trimmed: OnTrimmed) -> Subscription:
-        """Keep the lease and read on after the watermark."""
+    def keep(self, state: Consumer, on_lost: Callable[[], None] | None = None) -> None:
+        """Renew the lease from now on. `on_lost` is called, on some thread, if that fails."""
         assert self._lease is not None
         self._floor = state.floor
+        self._on_lost = on_lost
         self._runtime.keeper.keep(self._lease, self._lose)
+
+    def subscribe(self, state: Consumer, on_trimmed: OnTrimmed) -> Subscription:
+        """Keep the lease and read on after the watermark."""
+        self.keep(state)
         return open_subscription(
             self._runtime, self.pattern, state.position, floor=state.floor, on_trimmed=on_trimmed
         )
@@ -116,6 +122,8 @@ class Holding:
 
     def _lose(self) -> None:
         self._is_lost = True
+        if self._on_lost is not None:
+            self._on_lost()
 
 
 class Progress:
