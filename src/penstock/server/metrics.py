@@ -1,0 +1,204 @@
+"""`/metrics`: one set of figures, as JSON for the dashboard and as OpenMetrics for Prometheus.
+
+The JSON names under `uptime_seconds`, `topics` and `global` are fixed by requirement D9; those
+under `queue` are the hub's own (T11). Deliveries are this instance's, the queue is everybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest as generate_text
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+)
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from penstock.delivery.stats import DeliveryMetrics, Latency, TopicDelivery
+from penstock.health import Metrics
+
+OPENMETRICS = "application/openmetrics-text"
+TEXT = "text/plain"
+JSON = "application/json"
+CONTENT_TYPES = {
+    OPENMETRICS: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+    TEXT: "text/plain; version=0.0.4; charset=utf-8",
+    JSON: "application/json",
+}
+
+Kind = Literal["gauge", "counter"]
+
+
+class TopicFigures(msgspec.Struct, frozen=True):
+    queue_depth: int
+    queue_max_size: int
+    batch_size_avg: float
+    messages_published: int
+    messages_delivered: int
+    messages_dropped: int
+    subscriber_count: int
+    latency_ms: Latency
+
+
+class GlobalFigures(msgspec.Struct, frozen=True):
+    active_topics: int
+    active_subscribers: int
+    total_published: int
+    total_delivered: int
+    total_dropped: int
+
+
+class MetricsReply(msgspec.Struct, frozen=True, rename={"globally": "global"}):
+    uptime_seconds: float
+    topics: dict[str, TopicFigures]
+    globally: GlobalFigures
+    queue: Metrics
+
+
+def as_reply(delivery: DeliveryMetrics, queue: Metrics) -> MetricsReply:
+    """Exactly the names the dashboard asks for."""
+    return MetricsReply(
+        delivery.uptime_seconds,
+        {name: _figures(topic) for name, topic in delivery.topics.items()},
+        GlobalFigures(
+            delivery.active_topics,
+            delivery.active_subscribers,
+            delivery.total_published,
+            delivery.total_delivered,
+            delivery.total_dropped,
+        ),
+        queue,
+    )
+
+
+def preferred(accept: str) -> str:
+    """The form that an Accept header asks for. JSON unless it asks for something else."""
+    ranked: list[tuple[float, int, str]] = []
+    for number, part in enumerate(accept.split(",")):
+        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        if kind in CONTENT_TYPES:
+            ranked.append((-_quality(parameters), number, kind))
+    return min(ranked)[2] if ranked else JSON
+
+
+def as_openmetrics(kind: str, delivery: DeliveryMetrics, queue: Metrics, connections: int) -> bytes:
+    """In Prometheus' own form, or its older one."""
+    registry = CollectorRegistry()
+    registry.register(Figures(delivery, queue, connections))
+    ProcessCollector(registry=registry)
+    generate: Callable[[Any], bytes] = (
+        generate_openmetrics if kind == OPENMETRICS else generate_text
+    )
+    return generate(registry)
+
+
+_TOPIC: tuple[tuple[str, Kind, str, Callable[[TopicDelivery], float]], ...] = (
+    ("queue_depth", "gauge", "Messages waiting for delivery", lambda t: t.queue_depth),
+    ("queue_max_size", "gauge", "How many may wait", lambda t: t.queue_max_size),
+    ("batch_size_avg", "gauge", "Messages in a batch", lambda t: t.batch_size_avg),
+    ("subscribers", "gauge", "Subscribers of this instance", lambda t: t.subscriber_count),
+    ("messages_published", "counter", "Messages published", lambda t: t.messages_published),
+    ("messages_delivered", "counter", "Messages delivered", lambda t: t.messages_delivered),
+    ("messages_dropped", "counter", "Left out for slow clients", lambda t: t.messages_dropped),
+    ("delivered_bytes", "counter", "Payload bytes delivered", lambda t: t.bytes_delivered),
+    ("catch_ups", "counter", "Slow clients served from the log", lambda t: t.catch_ups),
+)
+
+_QUEUE: tuple[tuple[str, str, Callable[[Metrics], float | None]], ...] = (
+    ("messages", "Messages in the log", lambda q: q.queue_size),
+    ("bytes", "Their payload bytes", lambda q: q.queue_bytes),
+    ("topics", "Topics", lambda q: q.topics),
+    ("oldest_message_age_seconds", "Of the oldest", lambda q: q.oldest_message_age_seconds),
+    ("messages_per_second", "Published in the last minute", lambda q: q.messages_per_second),
+    (
+        "poll_latency_seconds",
+        "From a wake to the messages, averaged over processes",
+        lambda q: q.average_poll_latency_ms / 1000,
+    ),
+    ("active_pollers", "Processes that read", lambda q: q.active_pollers),
+    ("last_id", "The end of the log", lambda q: q.last_id),
+    ("waiting_writes", "Writes waiting in this process", lambda q: q.waiting_writes),
+    ("lag_messages_max", "Of the consumer furthest behind", lambda q: q.max_lag_messages),
+    ("lag_seconds_max", "Of the consumer furthest behind", lambda q: q.max_lag_seconds),
+)
+
+
+class Figures(Collector):
+    """One moment's figures, as Prometheus' library wants them."""
+
+    def __init__(self, delivery: DeliveryMetrics, queue: Metrics, connections: int) -> None:
+        self._delivery = delivery
+        self._queue = queue
+        self._connections = connections
+
+    def collect(self) -> Iterable[Metric]:
+        delivery = self._delivery
+        yield GaugeMetricFamily(
+            "penstock_uptime_seconds", "Since the server started", delivery.uptime_seconds
+        )
+        yield GaugeMetricFamily("penstock_connections", "Open connections", self._connections)
+        yield GaugeMetricFamily(
+            "penstock_slow_connections", "Whose client reads slowly", delivery.slow_connections
+        )
+        yield from self._topics()
+        for name, help, value in _QUEUE:
+            found = value(self._queue)
+            if found is not None:
+                yield GaugeMetricFamily(f"penstock_queue_{name}", help, found)
+
+    def _topics(self) -> Iterable[Metric]:
+        topics = self._delivery.topics
+        for name, kind, help, value in _TOPIC:
+            family = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
+            metric = family(f"penstock_topic_{name}", help, labels=["topic"])
+            for topic, figures in topics.items():
+                metric.add_metric([topic], value(figures))
+            yield metric
+        yield self._latencies()
+
+    def _latencies(self) -> Metric:
+        metric = GaugeMetricFamily(
+            "penstock_topic_latency_seconds",
+            "From publishing to sending",
+            labels=["topic", "quantile"],
+        )
+        for topic, figures in self._delivery.topics.items():
+            latency = figures.latency_ms
+            for quantile, ms in (
+                ("avg", latency.avg),
+                ("0.95", latency.p95),
+                ("0.99", latency.p99),
+            ):
+                metric.add_metric([topic, quantile], ms / 1000)
+        return metric
+
+
+def _figures(topic: TopicDelivery) -> TopicFigures:
+    return TopicFigures(
+        topic.queue_depth,
+        topic.queue_max_size,
+        topic.batch_size_avg,
+        topic.messages_published,
+        topic.messages_delivered,
+        topic.messages_dropped,
+        topic.subscriber_count,
+        topic.latency_ms,
+    )
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0

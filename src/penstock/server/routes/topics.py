@@ -1,0 +1,311 @@
+"""`/v1/topics`: publish, read, and what topics there are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from msgspec import UNSET
+from starlette.responses import Response
+
+from penstock import codec
+from penstock.errors import BadRequest, InvalidInput, LogTrimmed, TopicExists
+from penstock.model import Message, Pattern, Position, Publication, Receipt, check_topic
+from penstock.protocol import JSON_WIRE, Members, Outgoing, Published, PublishedMany
+from penstock.server.routes.context import (
+    Context,
+    body_as,
+    check_see,
+    context_of,
+    decode,
+    may_see,
+    reply,
+)
+from penstock.server.routes.schema import describe
+from penstock.server.routes.shapes import (
+    MessagesReply,
+    OutgoingMany,
+    OutgoingOne,
+    PublishRequest,
+    RawMessagesReply,
+    RemovedReply,
+    TopicReply,
+    TopicRequest,
+    TopicsReply,
+    TopicStatsReply,
+    TrimRequest,
+)
+
+READ_MAX = 1_000
+READ_PAGE = 50
+"""Messages of the first read; later ones follow the size of what was found."""
+REPLY_BYTES_MAX = 4 * 1024 * 1024
+"""A reply gets no further message beyond this: `position` says where to read on."""
+TOPICS_MAX = 10_000
+
+router = APIRouter(prefix="/v1/topics", tags=["topics"])
+
+_publish_body = msgspec.json.Decoder(PublishRequest)
+_topic_body = msgspec.json.Decoder(TopicRequest)
+_trim_body = msgspec.json.Decoder(TrimRequest)
+
+After = Annotated[str | None, Query(description="A position, `epoch:offset`: what comes after it.")]
+Last = Annotated[int | None, Query(ge=1, le=READ_MAX, description="The last so many messages.")]
+
+
+@router.post(
+    "/{topic:name}/messages",
+    **describe(
+        "Publish one message, or many in one transaction",
+        body=(OutgoingOne, OutgoingMany),
+        ok={201: (Published, PublishedMany)},
+        errors=(400, 403, 409, 413, 429),
+    ),
+)
+async def publish(request: Request, topic: str) -> Response:
+    context = context_of(request)
+    access = context.access(request)
+    access.check_publish(topic)
+    wanted = await body_as(request, _publish_body)
+    if wanted.messages is not UNSET:
+        return await _publish_many(context, request, topic, wanted)
+    payload = _payload(wanted)
+    context.rates.check(context.address(request), access, 1)
+    receipt = await context.hub.aio.topics.publish(
+        topic,
+        payload,
+        type=wanted.type,
+        key=wanted.key,
+        headers=wanted.headers,
+        ttl=wanted.ttl,
+        idempotency_key=wanted.idempotency_key,
+        conflate=wanted.conflate,
+        format=wanted.format,
+    )
+    return reply(_published(receipt), 201)
+
+
+async def _publish_many(
+    context: Context, request: Request, topic: str, wanted: PublishRequest
+) -> Response:
+    messages = wanted.messages
+    assert isinstance(messages, list)
+    if wanted != PublishRequest(messages=messages):
+        raise BadRequest("Beside messages nothing else is said.", hint="Say it in each message.")
+    limit = context.settings.commit_group_max
+    if not 1 <= len(messages) <= limit:
+        raise InvalidInput(f"messages has 1 to {limit:,} of them, not {len(messages):,}.")
+    context.rates.check(context.address(request), context.access(request), len(messages))
+    publications = [
+        Publication(
+            _payload(one),
+            one.type,
+            one.key,
+            one.headers,
+            one.ttl,
+            one.idempotency_key,
+            one.format,
+        )
+        for one in messages
+    ]
+    receipts = await context.hub.aio.topics.publish_many(topic, publications)
+    return reply(PublishedMany([_published(receipt) for receipt in receipts]), 201)
+
+
+@router.get(
+    "/{topic:name}/messages",
+    **describe(
+        "Read messages of a topic or glob, oldest first",
+        ok={200: MessagesReply},
+        errors=(400, 403, 409, 410),
+    ),
+)
+async def read(
+    request: Request,
+    topic: str,
+    after: After = None,
+    last: Last = None,
+    since: Annotated[
+        float | None, Query(ge=0, lt=1e11, description="From this time on, in seconds since 1970.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=READ_MAX)] = 100,
+) -> Response:
+    context = context_of(request)
+    context.access(request).check_subscribe(topic)
+    if sum(option is not None for option in (after, last, since)) > 1:
+        raise InvalidInput("Pass one of after, last and since.")
+    topics = context.hub.aio.topics
+    start = None if after is None else Position.parse(after)
+    # Before reading: what is published meanwhile must not lie before the position given back.
+    end = await topics.position()
+    if last is not None:
+        found = await _read_last(context, topic, min(last, limit))
+        position = found[-1].position if found else end
+    else:
+        found, position = await _read_on(context, topic, start, since, limit, end)
+    with_topic = Pattern(topic).is_glob
+    entries = [JSON_WIRE.entry(message, with_topic=with_topic) for message in found]
+    return reply(RawMessagesReply(position.epoch, entries, str(position)))
+
+
+async def _read_on(
+    context: Context,
+    topic: str,
+    start: Position | None,
+    since: float | None,
+    limit: int,
+    end: Position,
+) -> tuple[list[Message], Position]:
+    """In pages, so that a reply of large messages ends early instead of filling the memory."""
+    found: list[Message] = []
+    size, page, position = 0, READ_PAGE, start
+    while len(found) < limit and size < REPLY_BYTES_MAX:
+        wanted = min(page, limit - len(found))
+        first = position is None or not found
+        try:
+            part = await context.hub.aio.topics.read(
+                topic, after=position, since=since if first else None, limit=wanted
+            )
+        except LogTrimmed:
+            if not found:
+                raise
+            break  # Trimmed between two pages: whoever reads on is told.
+        found += part
+        size += sum(len(message.body) for message in part)
+        if len(part) < wanted:
+            # All there was. Skipping what other topics have published keeps the place fresh.
+            return found, max(end, found[-1].position) if found else max(end, start or end)
+        position = part[-1].position
+        page = max(1, min(limit, (REPLY_BYTES_MAX - size) * len(found) // max(size, 1)))
+    return found, found[-1].position
+
+
+async def _read_last(context: Context, topic: str, count: int) -> list[Message]:
+    """The last ones that fit, from the small to the large: only the answer itself is kept."""
+    wanted = min(count, READ_PAGE)
+    while True:
+        found = await context.hub.aio.topics.read(topic, last=wanted)
+        size = sum(len(message.body) for message in found)
+        if wanted >= count or len(found) < wanted or size >= REPLY_BYTES_MAX:
+            return found
+        wanted = min(count, 2 * wanted)
+
+
+@router.get(
+    "",
+    **describe("List the topics the token may read or administer", ok={200: TopicsReply}),
+)
+async def list_topics(
+    request: Request,
+    match: Annotated[str, Query(description="A glob over names.")] = "*",
+    after: Annotated[str, Query(description="Names behind this one.")] = "",
+    limit: Annotated[int, Query(ge=1, le=TOPICS_MAX)] = 1_000,
+) -> Response:
+    context = context_of(request)
+    access = context.access(request)
+    topics = await context.hub.aio.topics.list(match)
+    seen = [topic for topic in topics if topic.name > after and may_see(access, topic.name)]
+    shown = [TopicReply.of(topic) for topic in seen[:limit]]
+    return reply(TopicsReply(shown, len(seen) <= limit))
+
+
+@router.put(
+    "/{topic:name}",
+    **describe(
+        "Create a topic, or configure one that exists",
+        body=TopicRequest,
+        ok={200: TopicReply, 201: TopicReply},
+        errors=(400, 403, 413),
+    ),
+)
+async def put_topic(request: Request, topic: str) -> Response:
+    context = context_of(request)
+    context.access(request).check_admin(topic)
+    body = await request.body()
+    wanted = decode(body, _topic_body) if body else TopicRequest()
+    retention, delivery = wanted.values()
+    topics = context.hub.aio.topics
+    try:
+        made = await topics.create(topic, retention, delivery=delivery)
+    except TopicExists:
+        if retention is None and delivery is None:
+            return reply(TopicReply.of(await topics.get(topic)))
+        changed = await topics.configure(topic, retention, delivery=delivery)
+        return reply(TopicReply.of(changed))
+    return reply(TopicReply.of(made), 201)
+
+
+@router.get(
+    "/{topic:name}",
+    **describe("One topic", ok={200: TopicReply}, errors=(400, 403, 404)),
+)
+async def get_topic(request: Request, topic: str) -> Response:
+    context = context_of(request)
+    check_see(context.access(request), topic)
+    return reply(TopicReply.of(await context.hub.aio.topics.get(topic)))
+
+
+@router.delete(
+    "/{topic:name}",
+    **describe("Delete a topic and its messages", ok={200: RemovedReply}, errors=(400, 403, 404)),
+)
+async def delete_topic(request: Request, topic: str) -> Response:
+    context = context_of(request)
+    context.access(request).check_admin(topic)
+    return reply(RemovedReply(await context.hub.aio.topics.delete(topic)))
+
+
+@router.post(
+    "/{topic:name}/trim",
+    **describe(
+        "Remove old messages by hand",
+        body=TrimRequest,
+        ok={200: RemovedReply},
+        errors=(400, 403, 404, 409, 413),
+    ),
+)
+async def trim_topic(request: Request, topic: str) -> Response:
+    context = context_of(request)
+    context.access(request).check_admin(topic)
+    wanted = await body_as(request, _trim_body)
+    removed = await context.hub.aio.topics.trim(
+        topic,
+        through=None if wanted.through is None else Position.parse(wanted.through),
+        keep=wanted.keep,
+        older_than_seconds=wanted.older_than_seconds,
+    )
+    return reply(RemovedReply(removed))
+
+
+@router.get(
+    "/{topic:name}/stats",
+    **describe("Size, age and rate", ok={200: TopicStatsReply}, errors=(400, 403, 404)),
+)
+async def topic_stats(request: Request, topic: str) -> Response:
+    context = context_of(request)
+    check_see(context.access(request), topic)
+    return reply(TopicStatsReply.of(await context.hub.aio.topics.stats(topic)))
+
+
+@router.get(
+    "/{topic:name}/presence",
+    **describe("Who is present", ok={200: Members}, errors=(400, 403)),
+)
+async def presence(request: Request, topic: str) -> Response:
+    context = context_of(request)
+    context.access(request).check_subscribe(topic)
+    return reply(await context.delivery.roster.members(check_topic(topic)))
+
+
+def _payload(outgoing: Outgoing | PublishRequest) -> Any:
+    if (outgoing.payload is UNSET) == (outgoing.base64 is UNSET):
+        raise BadRequest("A message has either payload or base64.", hint="/docs has the shapes.")
+    if isinstance(outgoing.base64, str):
+        return codec.from_base64(outgoing.base64)
+    return outgoing.payload
+
+
+def _published(receipt: Receipt) -> Published:
+    position = None if receipt.position is None else str(receipt.position)
+    return Published(position, receipt.created_at, receipt.durable, receipt.duplicate)

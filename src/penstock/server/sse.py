@@ -1,0 +1,193 @@
+"""Server-sent events: live messages for those without WebSocket.
+
+One stream is one topic or glob. Each message is an event `message` whose id is its position, so
+that a client that comes back with `Last-Event-ID` misses and repeats nothing. Where messages are
+gone, an event `gap` says so. A comment at least every `ping_seconds` keeps proxies from hanging
+up, and moves the id along while other topics are busy.
+
+A slow client is served from the log at its own pace: at most one batch and the socket's buffer
+wait for it in memory. One that takes nothing for as long as a ping and its answer may take is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from penstock.delivery.access import Access
+from penstock.errors import EpochChanged, HubClosed, LogTrimmed, PenstockError, Unauthorized
+from penstock.model import Message, Pattern, Position
+from penstock.protocol import JSON_WIRE, Gap, Problem
+from penstock.server.http import ABORT
+from penstock.server.routes.context import Context
+from penstock.topics.subscription import AsyncLive
+
+RETRY_MS = 2_000
+"""How long a browser waits before it connects again."""
+CHECK_SECONDS = 1.0
+"""How often a stream asks whether its client is there and its token good."""
+BATCH_MAX = 50
+STORE_RETRY_SECONDS = 1.0
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    # nginx would collect events until a buffer is full.
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class Stream:
+    """One client's events, from a starting point on."""
+
+    def __init__(self, context: Context, access: Access, topic: str) -> None:
+        self._context = context
+        self._access = access
+        self._topic = topic
+        self._with_topic = Pattern.parse(topic).is_glob
+        self._live: AsyncLive | None = None
+        self._news: list[bytes] = []
+        """Events to be sent before the next messages."""
+
+    async def open(self, after: Position | None, last: int | None) -> None:
+        """Find the start. Raises what is wrong with it, while the status can still say so."""
+        topics = self._context.hub.aio.topics
+        if after is None and last is not None:
+            recent = await topics.read(self._topic, last=last)
+            if recent:
+                after = Position(recent[0].epoch, recent[0].id - 1)
+        await self._subscribe(after)
+
+    async def next_events(self, timeout: float) -> bytes:
+        """What is to be sent next; nothing after `timeout` seconds."""
+        if self._news:
+            events, self._news = b"".join(self._news), []
+            return events
+        assert self._live is not None
+        try:
+            messages = await self._live.take(BATCH_MAX, timeout=timeout)
+        except LogTrimmed as error:
+            await self._skip(Gap("trimmed", str(self._live.position), str(error.resume)))
+            return await self.next_events(timeout)
+        except EpochChanged:
+            before = self._live.position
+            here = await self._context.hub.aio.topics.position()
+            await self._skip(Gap("epoch_changed", str(before), str(here)))
+            return await self.next_events(timeout)
+        return b"".join(self._event(message) for message in messages)
+
+    def heartbeat(self) -> bytes:
+        """A comment, and the place reached: an id without data is remembered, not dispatched."""
+        assert self._live is not None
+        return b": here\nid: %s\n\n" % str(self._live.position).encode()
+
+    def check(self) -> None:
+        """Raises `Unauthorized` when the token has expired or was revoked."""
+        expires_at = self._access.expires_at
+        if expires_at is not None and self._context.clock.now() >= expires_at:
+            raise Unauthorized
+        if self._context.authenticator.is_revoked(self._access):
+            raise Unauthorized
+
+    async def close(self) -> None:
+        if self._live is not None:
+            await self._live.close()
+
+    async def _subscribe(self, after: Position | None) -> None:
+        topics = self._context.hub.aio.topics
+        try:
+            self._live = topics.subscribe(self._topic, after=after)
+        except EpochChanged:
+            assert after is not None
+            here = await topics.position()
+            self._live = topics.subscribe(self._topic, after=here)
+            self._tell(Gap("epoch_changed", str(after), str(here)))
+
+    async def _skip(self, gap: Gap) -> None:
+        await self.close()
+        self._tell(gap)
+        await self._subscribe(Position.parse(gap.resumes))
+
+    def _tell(self, gap: Gap) -> None:
+        data = msgspec.json.encode(gap)
+        self._news.append(b"event: gap\nid: %s\ndata: %s\n\n" % (gap.resumes.encode(), data))
+
+    def _event(self, message: Message) -> bytes:
+        data = bytes(JSON_WIRE.entry(message, with_topic=self._with_topic))
+        if b"\n" in data or b"\r" in data:
+            # JSON that somebody else encoded may have line breaks between its tokens.
+            data = b"\ndata: ".join(data.splitlines())
+        return b"event: message\nid: %s\ndata: %s\n\n" % (str(message.position).encode(), data)
+
+
+class EventStream(Response):
+    """The response: sends a stream's events until the client leaves or the server stops."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, context: Context, stream: Stream, leave: Callable[[], None]) -> None:
+        super().__init__()
+        self._context = context
+        self._stream = stream
+        self._leave = leave
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        leaving = asyncio.ensure_future(_until_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
+            await self._send_all(send, leaving)
+            await self._within(send({"type": "http.response.body", "body": b""}))
+        except TimeoutError:
+            abort = scope.get("extensions", {}).get(ABORT)
+            if abort is not None:
+                abort["abort"]()
+        finally:
+            leaving.cancel()
+            self._leave()
+            await self._stream.close()
+
+    async def _send_all(self, send: Send, leaving: asyncio.Future[None]) -> None:
+        stream, settings = self._stream, self._context.settings
+        loop = asyncio.get_running_loop()
+        await self._write(send, b"retry: %d\n\n" % RETRY_MS + stream.heartbeat())
+        sent_at = loop.time()
+        while not leaving.done() and not self._context.delivery.is_draining:
+            try:
+                stream.check()
+                events = await stream.next_events(min(CHECK_SECONDS, settings.ping_seconds))
+            except HubClosed:
+                return
+            except PenstockError as error:
+                if not error.retryable:
+                    problem = msgspec.json.encode(Problem.of(error))
+                    await self._write(send, b"event: error\ndata: %s\n\n" % problem)
+                    return
+                # The store is locked or away for a moment: the client keeps its place.
+                await asyncio.sleep(STORE_RETRY_SECONDS)
+                continue
+            if not events and loop.time() - sent_at >= settings.ping_seconds:
+                events = stream.heartbeat()
+            if events:
+                await self._write(send, events)
+                sent_at = loop.time()
+
+    async def _write(self, send: Send, body: bytes) -> None:
+        await self._within(send({"type": "http.response.body", "body": body, "more_body": True}))
+
+    async def _within(self, sending: Awaitable[None]) -> None:
+        """Raises `TimeoutError` when the client has taken nothing for too long."""
+        settings = self._context.settings
+        async with asyncio.timeout(settings.ping_seconds + settings.pong_seconds):
+            await sending
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
