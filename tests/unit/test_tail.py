@@ -203,7 +203,7 @@ def test_a_reader_nobody_holds_any_more_leaves_the_tail(memory: penstock.Hub) ->
     memory.topics.publish("t", 1)
 
     assert gone() is None
-    assert memory._open().tail._subscriptions == ()
+    assert memory._open().tail.audience == 0
 
 
 def test_many_subscribers_each_get_everything(memory: penstock.Hub) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ROUTES_MAX = 65_536
 LATENCY_WEIGHT = 0.05
+PICKY_MAX = 64
+"""Subscriptions up to which the store is told what is wanted, instead of reading everything."""
 PICKY_SHARE = 0.5
 """When fewer of the new messages than this are wanted, the store is told which ones are."""
 
@@ -38,8 +40,10 @@ class Tail:
         self._cursor = 0
         self._epoch = ""
         self._is_closed = False
-        self._subscriptions: tuple[Subscription, ...] = ()
-        self._patterns: list[Pattern] | None = []
+        self._by_topic: dict[str, tuple[Subscription, ...]] = {}
+        self._globs: tuple[Subscription, ...] = ()
+        self._patterns: list[Pattern] | None = None
+        """What is wanted, for the store; None when it has to be put together again."""
         self._is_picky = False
         self._routes: dict[str, tuple[Subscription, ...]] = {}
         self.poll_latency_ms = 0.0
@@ -58,18 +62,33 @@ class Tail:
         with self._lock:
             if self._is_closed:
                 raise HubClosed
-            if not self._subscriptions:
+            had_any = self._has_any
+            if not had_any:
                 log = self._store.log()
                 self._cursor, self._epoch = log.last_id, log.epoch
             if position < self._cursor:
                 return False
             subscription.joined(position)
-            self._set((*self._subscriptions, subscription))
+            self._add(subscription)
+            if not had_any and self.on_audience is not None:
+                self.on_audience(True)
             return True
 
     def leave(self, subscription: Subscription) -> None:
         with self._lock:
-            self._set(tuple(s for s in self._subscriptions if s is not subscription))
+            had_any = self._has_any
+            self._remove(subscription)
+            if had_any and not self._has_any and self.on_audience is not None:
+                self.on_audience(False)
+
+    @property
+    def audience(self) -> int:
+        """How many subscriptions are here."""
+        return sum(map(len, self._by_topic.values())) + len(self._globs)
+
+    @property
+    def _has_any(self) -> bool:
+        return bool(self._by_topic or self._globs)
 
     def offer(self, messages: list[Message]) -> None:
         """Messages that were just committed here. Taken if they are what comes next.
@@ -92,7 +111,7 @@ class Tail:
     def look(self) -> bool:
         """Read what is new and hand it out. True if there was anything."""
         found = False
-        while self._subscriptions:
+        while self._has_any:
             woken: list[Subscription] = []
             started = time.perf_counter()
             with self._lock:
@@ -116,7 +135,7 @@ class Tail:
         try:
             chunk = self._store.topics.read_tail(
                 after=Position(self._epoch, self._cursor),
-                patterns=self._patterns if self._is_picky else None,
+                patterns=self._wanted() if self._is_picky else None,
                 limit=self._batch_max,
             )
         except EpochChanged as error:
@@ -133,8 +152,7 @@ class Tail:
         """Wake all readers with `HubClosed`."""
         with self._lock:
             self._is_closed = True
-            leaving = self._subscriptions
-            self._set(())
+            leaving = self._remove_all()
         for subscription in leaving:
             subscription.fail(HubClosed())
 
@@ -154,35 +172,70 @@ class Tail:
                     shares[subscription] = [message]
                 else:
                     share.append(message)
-        behind = {
-            subscription for subscription, share in shares.items() if not subscription.push(share)
-        }
-        if behind:
-            self._set(tuple(s for s in self._subscriptions if s not in behind))
+        for subscription, share in shares.items():
+            if not subscription.push(share):
+                self.leave(subscription)
         woken.extend(shares)
         return wanted
 
     def _route(self, topic: str) -> tuple[Subscription, ...]:
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
-        route = tuple(s for s in self._subscriptions if s.pattern.matches(topic))
+        globs = (s for s in self._globs if s.pattern.matches(topic))
+        route = (*self._by_topic.get(topic, ()), *globs)
         self._routes[topic] = route
         return route
 
-    def _set(self, subscriptions: tuple[Subscription, ...]) -> None:
-        had_any = bool(self._subscriptions)
-        self._subscriptions = subscriptions
+    def _add(self, subscription: Subscription) -> None:
+        pattern = subscription.pattern
+        if pattern.is_glob:
+            self._globs = (*self._globs, subscription)
+        else:
+            self._by_topic[pattern.text] = (*self._by_topic.get(pattern.text, ()), subscription)
+        self._forget_routes(pattern)
+
+    def _remove(self, subscription: Subscription) -> None:
+        pattern = subscription.pattern
+        if pattern.is_glob:
+            self._globs = tuple(s for s in self._globs if s is not subscription)
+        elif pattern.text in self._by_topic:
+            rest = tuple(s for s in self._by_topic[pattern.text] if s is not subscription)
+            if rest:
+                self._by_topic[pattern.text] = rest
+            else:
+                del self._by_topic[pattern.text]
+        self._forget_routes(pattern)
+
+    def _remove_all(self) -> list[Subscription]:
+        removed = [s for group in (*self._by_topic.values(), self._globs) for s in group]
+        self._by_topic.clear()
+        self._globs = ()
         self._routes.clear()
-        patterns = {subscription.pattern for subscription in subscriptions}
-        self._patterns = None if Pattern("*") in patterns else list(patterns)
-        if self.on_audience is not None and had_any != bool(subscriptions):
-            self.on_audience(bool(subscriptions))
+        self._patterns = None
+        if removed and self.on_audience is not None:
+            self.on_audience(False)
+        return removed
+
+    def _forget_routes(self, pattern: Pattern) -> None:
+        """One topic's, where that is all: subscriptions come and go by the thousand."""
+        self._patterns = None
+        if pattern.is_glob:
+            self._routes.clear()
+        else:
+            self._routes.pop(pattern.text, None)
+
+    def _wanted(self) -> list[Pattern] | None:
+        """The patterns; None if everything is wanted, or so much that choosing costs more."""
+        if len(self._by_topic) + len(self._globs) > PICKY_MAX:
+            return None
+        if self._patterns is None:
+            names = [Pattern(name) for name in self._by_topic]
+            self._patterns = [*names, *{s.pattern for s in self._globs}]
+        return None if Pattern("*") in self._patterns else self._patterns
 
     def _change_epoch(self, error: EpochChanged) -> None:
         """The log is another one: whoever listens must choose where to start in it."""
-        leaving = self._subscriptions
-        self._set(())
-        for subscription in leaving:
+        for subscription in self._remove_all():
             subscription.fail(error)
 
     def _measure(self, elapsed: float, count: int) -> None:
