@@ -1,0 +1,257 @@
+"""The remote hub: a local hub's names, served by a server somewhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, NoReturn
+
+import msgspec
+
+from penstock.client.addresses import SEPARATOR, Address, Addresses, parse_addresses
+from penstock.client.consumers import AsyncRemoteConsumers, RemoteConsumers
+from penstock.client.exchange import Exchange
+from penstock.client.portal import Portal
+from penstock.client.tokens import Token, Tokens
+from penstock.client.topics import AsyncRemoteTopics, RemoteTopics
+from penstock.errors import Forbidden, HubClosed, Unsupported
+from penstock.health import Health, Metrics, Status
+from penstock.model import Check, Lag
+from penstock.protocol import Member, Members, Presence
+from penstock.settings import Settings
+from penstock.settings import load as load_settings
+from penstock.telemetry import Telemetry
+
+TOKEN_VARIABLE = "PENSTOCK_TOKEN"
+LISTENER_THREADS = 4
+
+
+class _Health(msgspec.Struct):
+    status: Status
+    checks: list[Check]
+    lags: list[Lag] = []
+    metrics: Metrics | None = None
+
+
+class AsyncRemoteHub:
+    """The same names as coroutines, on the caller's event loop."""
+
+    def __init__(self, open_exchange: Callable[[], Exchange], close: Callable[[], None]) -> None:
+        self._open = open_exchange
+        self._close = close
+        self.topics = AsyncRemoteTopics(open_exchange)
+        self.consumers = AsyncRemoteConsumers(open_exchange)
+
+    async def presence(self, topic: str) -> list[Member]:
+        """Who is present on a topic."""
+        found = await self._open().call(lambda id: Presence(id=id, topic=topic), Members)
+        return found.members
+
+    async def health(self) -> Health:
+        """How consumers are doing, judged by the thresholds in the server's settings."""
+        body = await self._open().rest.call("GET", "/health", accepts=(503,))
+        found = msgspec.json.decode(body, type=_Health)
+        if found.metrics is None:
+            raise Forbidden(
+                "This token does not allow to see health in figures.",
+                hint="Ask for a token that may read the topic penstock.delivery.",
+            )
+        return Health(found.status, found.checks, found.lags, found.metrics)
+
+    async def metrics(self) -> Metrics:
+        """The queue in figures."""
+        return (await self.health()).metrics
+
+    async def close(self) -> None:
+        """End the connections. What was acknowledged is on the server's disk."""
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+
+class RemoteHub:
+    """Topics and consumers of a server. Thread-safe; connects at the first use, and again
+    whenever the connection is lost."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        settings: Settings,
+        *,
+        token: Token | None = None,
+        client: str | None = None,
+    ) -> None:
+        self.settings = settings
+        self.telemetry = Telemetry()
+        self._addresses = tuple(addresses)
+        self._tokens = Tokens(token)
+        self._client = client
+        self._portal: Portal | None = None
+        self._exchange: Exchange | None = None
+        self._exchanges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Exchange] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._executor: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self.aio = AsyncRemoteHub(self._open, self.close)
+        """The same names as coroutines."""
+        self.topics = RemoteTopics(self._bridge, self.aio.topics, self._threads)
+        """Publish, read, follow, subscribe; create, configure, list, delete, trim."""
+        self.consumers = RemoteConsumers(self._bridge, self.aio.consumers)
+        """Named consumers and their watermarks."""
+        _hubs.add(self)
+
+    @property
+    def url(self) -> str:
+        return SEPARATOR.join(address.http for address in self._addresses)
+
+    def presence(self, topic: str) -> list[Member]:
+        """Who is present on a topic."""
+        portal, _ = self._bridge()
+        return portal.run(self.aio.presence(topic))
+
+    def health(self) -> Health:
+        """How consumers are doing, judged by the thresholds in the server's settings."""
+        portal, _ = self._bridge()
+        return portal.run(self.aio.health())
+
+    def metrics(self) -> Metrics:
+        """The queue in figures."""
+        portal, _ = self._bridge()
+        return portal.run(self.aio.metrics())
+
+    def transaction(self, **_: Any) -> NoReturn:
+        """Not over a network: it would hold the database for as long as the network likes."""
+        raise Unsupported(
+            "A remote hub has no transactions.",
+            hint="Open the database where it is, with penstock.connect('sqlite:///…').",
+        )
+
+    def close(self) -> None:
+        """End the connections. What was acknowledged is on the server's disk."""
+        with self._lock:
+            self._is_closed = True
+            portal, self._portal = self._portal, None
+            exchange, self._exchange = self._exchange, None
+            executor, self._executor = self._executor, None
+            others = list(self._exchanges.items())
+            self._exchanges.clear()
+        for loop, other in others:
+            if loop.is_running():
+                asyncio.run_coroutine_threadsafe(other.close(), loop).result()
+        if portal is not None:
+            if exchange is not None:
+                portal.run(exchange.close())
+            portal.close()
+        if executor is not None:
+            executor.shutdown()
+
+    def __enter__(self) -> RemoteHub:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<penstock.client.RemoteHub {self.url}>"
+
+    def _open(self) -> Exchange:
+        """What belongs to the event loop this is called on."""
+        loop = asyncio.get_running_loop()
+        if self._portal is not None and loop is self._portal.loop:
+            assert self._exchange is not None
+            return self._exchange
+        with self._lock:
+            if self._is_closed:
+                raise HubClosed
+            exchange = self._exchanges.get(loop)
+            if exchange is None:
+                exchange = self._exchanges[loop] = self._make()
+            return exchange
+
+    def _bridge(self) -> tuple[Portal, Exchange]:
+        """What threads share: one event loop, and its connection."""
+        portal, exchange = self._portal, self._exchange
+        if portal is not None and exchange is not None:
+            return portal, exchange
+        with self._lock:
+            if self._is_closed:
+                raise HubClosed
+            if self._portal is None or self._exchange is None:
+                portal = Portal()
+                self._exchange = portal.run(self._make_there())
+                self._portal = portal
+            return self._portal, self._exchange
+
+    async def _make_there(self) -> Exchange:
+        return self._make()
+
+    def _make(self) -> Exchange:
+        return Exchange(
+            Addresses(self._addresses),
+            self._tokens,
+            self.settings,
+            self.telemetry,
+            client=self._client,
+        )
+
+    def _threads(self) -> Executor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(LISTENER_THREADS, "penstock-listener")
+            return self._executor
+
+    def _abandon(self) -> None:
+        """In a forked child: the parent goes on with its connections; the child makes its own."""
+        _abandoned.append((self._portal, self._exchange, self._executor, dict(self._exchanges)))
+        self._portal = self._exchange = self._executor = None
+        self._exchanges = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self.telemetry.renew()
+
+
+_hubs: weakref.WeakSet[RemoteHub] = weakref.WeakSet()
+_abandoned: list[Any] = []
+
+
+@atexit.register
+def _close_all() -> None:
+    for hub in list(_hubs):
+        hub.close()
+
+
+def _after_fork_in_child() -> None:
+    for hub in list(_hubs):
+        hub._abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def connect(
+    url: str | Sequence[str] | None = None,
+    *,
+    token: Token | None = None,
+    client: str | None = None,
+    config: str | os.PathLike[str] | None = None,
+    **arguments: Any,
+) -> RemoteHub:
+    """A remote hub. Checks the URL and the settings, and connects at the first use.
+
+    `url` is a server's, `http://`, `https://`, `ws://` or `wss://`, or a list of several
+    instances' (default: `$PENSTOCK_URL`). `token` is text or a function that returns it
+    (default: `$PENSTOCK_TOKEN`). `client` is this client's name in presence lists. Any setting
+    can be passed by name.
+    """
+    if url is not None and not isinstance(url, str):
+        url = SEPARATOR.join(url)
+    settings = load_settings(url, file=config, **arguments)
+    addresses = parse_addresses(settings.url)
+    if token is None:
+        token = os.environ.get(TOKEN_VARIABLE) or None
+    return RemoteHub(addresses, settings, token=token, client=client)
