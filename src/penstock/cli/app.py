@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import backup, consumers, doctor, follow, health, migrate, publish, serve, topics
+from penstock.cli import (
+    backup,
+    consumers,
+    doctor,
+    follow,
+    health,
+    migrate,
+    publish,
+    serve,
+    tokens,
+    topics,
+)
 from penstock.cli.layout import MainGroup
 from penstock.cli.session import Config, Json, Session, Url, epilog
 
@@ -70,3 +81,4 @@ health.register(app, OPERATING)
 doctor.register(app, OPERATING)
 backup.register(app, OPERATING)
 app.add_typer(migrate.app, name="migrate", rich_help_panel=OPERATING)
+app.add_typer(tokens.app, name="tokens", rich_help_panel=OPERATING)

@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 ORDER = (
     "publish",
     "follow",
+    "serve",
     "topics",
     "consumers",
     "health",
@@ -16,6 +17,7 @@ ORDER = (
     "backup",
     "restore",
     "migrate",
+    "tokens",
 )
 
 

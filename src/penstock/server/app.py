@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -69,22 +67,6 @@ def create_app(
     app.add_exception_handler(Exception, _on_bug)
     app.add_middleware(Guard, settings=hub.settings)
     return app
-
-
-class NameConvertor(Convertor[str]):
-    """One segment of a path, percent-encoded: whatever a topic may be called."""
-
-    regex = "[^/]+"
-
-    def convert(self, value: str) -> str:
-        # What is not UTF-8 becomes what no name may contain, and is refused as such.
-        return unquote(value, errors="surrogateescape")
-
-    def to_string(self, value: str) -> str:
-        raise NotImplementedError
-
-
-register_url_convertor("name", NameConvertor())
 
 
 def _add_pages(app: FastAPI) -> None:
