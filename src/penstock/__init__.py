@@ -1,5 +1,10 @@
 """penstock: a durable messaging hub in one file."""
 
+import os as _os
+from typing import Any as _Any
+from typing import cast as _cast
+
+from penstock.clock import Clock as _Clock
 from penstock.errors import (
     ConsumerBusy,
     ConsumerNotFound,
@@ -34,7 +39,7 @@ from penstock.errors import (
     WriteTimeout,
 )
 from penstock.health import Health, Metrics
-from penstock.hub import Hub, connect
+from penstock.hub import Hub
 from penstock.model import (
     Check,
     Conflated,
@@ -49,8 +54,36 @@ from penstock.model import (
     Topic,
     TopicStats,
 )
+from penstock.settings import load as _load_settings
 
 __version__ = "0.1.0"
+
+_SERVERS = ("http://", "https://", "ws://", "wss://")
+
+
+def connect(
+    url: str | None = None,
+    *,
+    config: str | _os.PathLike[str] | None = None,
+    clock: _Clock | None = None,
+    **arguments: _Any,
+) -> Hub:
+    """A hub. Checks the URL and the settings, and opens nothing before the first use.
+
+    `url` defaults to `$PENSTOCK_URL`, then `sqlite:///penstock.db`. Any setting can be passed by
+    name; `config` is a TOML file (default: penstock.toml here, if there is one).
+
+    The URL of a server gives a `penstock.client.RemoteHub`: the same names, except for what only
+    a process beside the file can do, such as transactions, which raises `Unsupported`.
+    """
+    settings = _load_settings(url, file=config, **arguments)
+    if not settings.url.startswith(_SERVERS):
+        return Hub(settings, clock)
+    # Not needed, nor installed, where the hub is a file.
+    from penstock.client import connect as connect_remotely
+
+    return _cast(Hub, connect_remotely(url, config=config, **arguments))
+
 
 __all__ = [
     "Check",

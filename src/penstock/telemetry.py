@@ -13,6 +13,8 @@ Events, in the order a message meets them (`attach` gets the name and a dict of 
 | `hold_broken` | topic, messages | a hold's limit was reached and messages were removed |
 | `listener_failed` | error | a listener's callback raised, or its subscription ended |
 | `service_failed` | service, error | background work failed and will be tried again |
+| `connected` | instance | a remote hub has reached a server |
+| `disconnected` | error | it has lost it, and tries again |
 
 Counters: one per event name, plus `published`, `delivered` and `conflated`.
 """
@@ -29,7 +31,9 @@ logger = logging.getLogger("penstock")
 
 Handler = Callable[[str, Mapping[str, Any]], None]
 
-_WARN = frozenset({"commit_failed", "service_failed", "listener_failed", "hold_broken"})
+_WARN = frozenset(
+    {"commit_failed", "service_failed", "listener_failed", "hold_broken", "disconnected"}
+)
 
 
 class Telemetry:

@@ -6,6 +6,15 @@ subscriptions resumed by position and publishes stored once.
 """
 
 from penstock.client.addresses import is_remote
-from penstock.client.hub import AsyncRemoteHub, RemoteHub, connect
+from penstock.errors import Unsupported
+
+try:
+    from penstock.client.hub import AsyncRemoteHub, RemoteHub, connect
+except ModuleNotFoundError as missing:
+    if missing.name not in ("httpx", "websockets"):
+        raise
+    raise Unsupported(
+        "The remote client needs httpx and websockets.", hint="pip install 'penstock[server]'"
+    ) from missing
 
 __all__ = ["AsyncRemoteHub", "RemoteHub", "connect", "is_remote"]

@@ -38,6 +38,18 @@ class _Health(msgspec.Struct):
     metrics: Metrics | None = None
 
 
+def _only_local(what: str) -> Callable[..., NoReturn]:
+    """A name of the local hub that makes no sense, or would do harm, over a network."""
+
+    def refuse(self: object, *_: object, **__: object) -> NoReturn:
+        raise Unsupported(
+            f"A remote hub has no {what}.",
+            hint="Open the database where it is, with penstock.connect('sqlite:///…').",
+        )
+
+    return refuse
+
+
 class AsyncRemoteHub:
     """The same names as coroutines, on the caller's event loop."""
 
@@ -124,12 +136,12 @@ class RemoteHub:
         portal, _ = self._bridge()
         return portal.run(self.aio.metrics())
 
-    def transaction(self, **_: Any) -> NoReturn:
-        """Not over a network: it would hold the database for as long as the network likes."""
-        raise Unsupported(
-            "A remote hub has no transactions.",
-            hint="Open the database where it is, with penstock.connect('sqlite:///…').",
-        )
+    transaction = _only_local("transactions")
+    connection = _only_local("your own tables")
+    diagnose = _only_local("diagnosis")
+    backup = _only_local("backups")
+    restore = _only_local("backups")
+    new_generation = _only_local("generations")
 
     def close(self) -> None:
         """End the connections. What was acknowledged is on the server's disk."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.stores.sqlite.schema import Schema
 
 SCHEMES = ("sqlite", "memory")
+SERVERS = ("http", "https", "ws", "wss")
 
 
 def check_url(url: str) -> tuple[str, str]:
@@ -23,6 +24,12 @@ def check_url(url: str) -> tuple[str, str]:
     if not isinstance(url, str):
         raise InvalidURL(f"A store URL is text, not {type(url).__name__}.")
     scheme, separator, rest = url.partition(":")
+    if scheme in SERVERS:
+        raise InvalidURL(
+            f"{url!r} is a server, and this needs the database itself.",
+            hint="Run it where the database is, with sqlite:///file.db. A server is reached with "
+            "penstock.client.connect().",
+        )
     if not separator or scheme not in SCHEMES:
         raise InvalidURL(f"The store URL {url!r} has no scheme that penstock knows.")
     if scheme == "memory":
