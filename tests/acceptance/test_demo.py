@@ -1,93 +1,101 @@
-"""`python -m penstock.demo`: three processes, one killed and resumed, nothing lost (T3)."""
+"""`make run`: two instances on one file, which messages cross in both directions (T17)."""
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+import pytest
+import websockets.sync.client as websockets
+
 from tests.acceptance.terminal import Terminal
-from tests.factories import file_url, hub_on
+from tests.factories import file_url
 from tests.waiting import wait_until
 
-DEMO = [sys.executable, "-W", "error", "-m", "penstock.demo"]
+
+class Demo:
+    """A running demo, and what it has printed so far."""
+
+    def __init__(self, terminal: Terminal, file: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "penstock.demo", "--url", file_url(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=terminal.environment,
+        )
+        self.said = ""
+        self.hear("Ctrl-C stops everything.")
+        self.addresses = re.findall(r"http://127\.0\.0\.1:\d+(?=/#)", self.said)
+
+    def hear(self, text: str) -> None:
+        out = self._process.stdout
+        assert out is not None
+        while text not in self.said:
+            line = out.readline()
+            assert line, self.said
+            self.said += line
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGINT)
+        out, _ = self._process.communicate(timeout=30)
+        self.said += out
+        return self._process.returncode
 
 
-def run(terminal: Terminal, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DEMO, *arguments],
-        capture_output=True,
-        text=True,
-        env=terminal.environment,
-        timeout=50,
-        check=False,
-    )
+@pytest.fixture
+def demo(terminal: Terminal, tmp_path: Path) -> Iterator[Demo]:
+    demo = Demo(terminal, tmp_path / "demo.db")
+    yield demo
+    if demo._process.poll() is None:
+        demo.stop()
 
 
-def summary(out: str) -> dict[str, list[str]]:
-    """The rows of the table at the end, by process."""
-    rows = out[out.rindex("p50 latency") :].splitlines()[2:]
-    return {row.split()[0]: row.split()[1:] for row in rows if row}
+@contextmanager
+def subscribed(address: str, topic: str) -> Iterator[websockets.ClientConnection]:
+    with websockets.connect(f"{address.replace('http', 'ws')}/ws") as socket:
+        for id, command in enumerate(({"op": "connect"}, {"op": "subscribe", "topic": topic})):
+            socket.send(json.dumps({"id": id, **command}))
+            assert "ok" in json.loads(socket.recv(10))
+        yield socket
 
 
-def test_the_demo_loses_nothing_though_a_consumer_is_killed(terminal: Terminal) -> None:
-    result = run(terminal, "--messages", "30", "--rate", "30")
-
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "kill -9" in result.stdout
-    assert "indexer is back" in result.stdout
-    assert "caught up" in result.stdout
-    rows = summary(result.stdout)
-    assert rows["publisher"] == ["30"]
-    assert rows["follower"][:2] == ["30", "0"]
-    assert rows["indexer"][:2] == ["30", "0"]
+def test_messages_cross_between_the_two_instances(demo: Demo) -> None:
+    assert len(demo.addresses) == 2
+    for here, there in (demo.addresses, demo.addresses[::-1]):
+        with subscribed(there, "mine") as socket:
+            sent = httpx.post(f"{here}/v1/topics/mine/messages", json={"payload": {"from": here}})
+            assert sent.status_code in (200, 201), sent.text
+            push = json.loads(socket.recv(10))
+        assert [message["payload"] for message in push["messages"]] == [{"from": here}]
 
 
-def test_the_demo_runs_on_a_file_that_is_there_already(terminal: Terminal, tmp_path: Path) -> None:
-    url = file_url(tmp_path / "existing.db")
-    with hub_on(tmp_path / "existing.db") as hub:
-        hub.topics.publish("canvas-garden", {"not": "the demo's"})
-        result = run(terminal, "--url", url, "--messages", "5", "--rate", "50")
-
-        assert result.returncode == 0, result.stderr
-        assert summary(result.stdout)["indexer"][:2] == ["5", "0"]
-        assert sum(topic.messages for topic in hub.topics.list("canvas-*")) == 6
-        assert hub.consumers.list() == []
+def test_both_show_the_page_and_the_demo_publishes(demo: Demo) -> None:
+    for address in demo.addresses:
+        assert "penstock" in httpx.get(address).text
+    with subscribed(demo.addresses[1], "demo") as socket:
+        push = json.loads(socket.recv(10))
+    assert push["messages"][0]["type"] == "tick"
 
 
-def test_the_demo_ends_with_a_summary_after_ctrl_c(terminal: Terminal) -> None:
-    with subprocess.Popen(
-        [*DEMO, "--rate", "20"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=terminal.environment,
-    ) as demo:
-        assert demo.stdout is not None
-        before = [demo.stdout.readline() for _ in range(10)]
-        demo.send_signal(signal.SIGINT)
-        out, err = demo.communicate(timeout=50)
+def test_an_instance_that_is_killed_comes_back(demo: Demo) -> None:
+    pid = int(re.findall(r"kill -9 (\d+)", demo.said)[0])
+    subprocess.run(["kill", "-9", str(pid)], check=True)
+    demo.hear("comes back")
+    demo.hear("is back")
 
-    assert (demo.returncode, err) == (0, "")
-    assert "publisher" in "".join(before)
-    assert summary(out)["follower"][1] == "0"
+    wait_until(lambda: httpx.get(f"{demo.addresses[0]}/health/ready").status_code == 200)
 
 
-def test_the_demo_leaves_no_process_behind_when_it_is_killed(terminal: Terminal) -> None:
-    with subprocess.Popen(
-        [*DEMO, "--rate", "20"], stdout=subprocess.PIPE, text=True, env=terminal.environment
-    ) as demo:
-        assert demo.stdout is not None
-        title = [demo.stdout.readline() for _ in range(4)]
-        pids = [int(line.split("pid")[1].split()[0]) for line in title[1:]]
-        demo.kill()
-
-    wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids))
-
-
-def test_the_demo_says_what_is_wrong_with_its_url(terminal: Terminal) -> None:
-    result = run(terminal, "--url", "sqlite:////no/such/folder/x.db")
-
-    assert result.returncode == 1
-    assert result.stderr.startswith("error: The folder /no/such/folder does not exist.\nhint: ")
+def test_ctrl_c_ends_it_in_order(demo: Demo) -> None:
+    assert demo.stop() == 0
+    assert demo.said.endswith("Stopping ...\n")
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(demo.addresses[0])

@@ -137,7 +137,7 @@ class Roster:
     async def tick(self) -> None:
         """Now and then: announce the clients of instances that have died."""
         store = self._runtime.store
-        if await self._switchboard.in_thread(store.presence.has_dead):
+        while await self._switchboard.in_thread(store.presence.has_dead):
             await self._runtime.committer.run_async(self._forget_dead)
         if self._entered:
             epoch = (await self._switchboard.in_thread(store.log)).epoch
@@ -164,8 +164,8 @@ class Roster:
     def _enter_all_again(self) -> None:
         """The database was restored: its list is empty."""
         for key, member in self._entered.items():
-            self._joining.setdefault(key, member)
-        self._entered.clear()
+            if key in self._here:
+                self._joining.setdefault(key, member)
         self._write_soon()
 
     def _write_soon(self) -> None:
@@ -202,9 +202,11 @@ class Roster:
             for key in leaving:
                 self._entered.pop(key, None)
         except PenstockError as error:
-            # The database is busy or away: what is newer than this attempt counts.
-            self._joining = {**joining, **self._joining}
-            self._leaving |= leaving - self._joining.keys()
+            # The database is busy or away: what is newer than this attempt counts. Whoever left
+            # meanwhile may stand in the store all the same, if the outcome is unknown.
+            again = {key: member for key, member in joining.items() if key in self._here}
+            self._joining = {**again, **self._joining}
+            self._leaving |= (leaving | joining.keys()) - self._here.keys()
             delay = RETRY_SECONDS
             self._runtime.telemetry.emit("service_failed", service="presence", error=repr(error))
         finally:

@@ -18,10 +18,17 @@ let subscribedAt = Infinity;
 
 // The connection
 
+/** This server, and others on the same database that the link names. The content security policy
+ * lets the page connect only to those that the server's `origins` allow. */
+function instances() {
+  const others = fromAddress().getAll("also");
+  return [document.baseURI, ...others].map((base) => new URL("ws", base).href);
+}
+
 function open() {
   subscription = null;
   hub?.close();
-  const current = (hub = connect(new URL("ws", document.baseURI).href, { token: readToken() || null }));
+  const current = (hub = connect(instances(), { token: readToken() || null }));
   const show = (state, text, detail = "") => {
     if (hub !== current) return;
     at("state").dataset.state = state;
@@ -96,15 +103,21 @@ at("token-forget").addEventListener("click", () => {
 
 // Watching
 
+function fromAddress() {
+  return new URLSearchParams(location.hash.slice(1));
+}
+
 function topicFromAddress() {
-  return new URLSearchParams(location.hash.slice(1)).get("topic") ?? "";
+  return fromAddress().get("topic") ?? "";
 }
 
 function watch(topic) {
   const isGlob = /[*?]/.test(topic);
   at("topic").value = topic;
   if (!isGlob) at("publish-topic").value = topic;
-  history.replaceState(null, "", `#${new URLSearchParams({ topic })}`);
+  const address = fromAddress();
+  address.set("topic", topic);
+  history.replaceState(null, "", `#${address}`);
   document.title = `${topic} · penstock`;
   subscription?.close();
   showProblem("");
