@@ -180,6 +180,8 @@ class Connection(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         assert self._session is not None
         kind = frame.msg_type
+        if transport.is_close_frame_sent and kind != WSMsgType.CLOSE:
+            return  # picows goes on with a frame that it has refused as too large.
         if kind is self._kind or kind == self._kind:
             if frame.fin and self._parts is None:
                 self._session.receive(frame.get_payload_as_bytes())
