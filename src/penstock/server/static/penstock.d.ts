@@ -144,7 +144,7 @@ export interface Gap {
 
 export interface SubscriptionEvents {
   /** The server has taken it: at the start, and after each reconnect. */
-  subscribed: { position: string; members: Member[] };
+  subscribed: { position: string };
   /** It went on where it was; nothing is missing. */
   recovered: { position: string };
   /** Messages were removed before they could be read. */

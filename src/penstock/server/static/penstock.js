@@ -234,6 +234,10 @@ function parsePosition(text) {
   return { epoch: text.slice(0, cut), offset };
 }
 
+function textOf({ epoch, offset }) {
+  return `${epoch}:${offset}`;
+}
+
 function receiptOf(topic, { position, at, durable = true, duplicate = false }) {
   return {
     id: position === null ? null : parsePosition(position).offset,
@@ -350,6 +354,8 @@ export class Subscription extends Emitter {
   /** The last position that arrived: where to resume. @type {{epoch: string, offset: number} | null} */
   #received = null;
   #position = null;
+  /** How far the server is with this subscription on this connection. */
+  #served = null;
   #members = new Map();
   #buffer = [];
   #wake = null;
@@ -418,6 +424,10 @@ export class Subscription extends Emitter {
     }
     if (this.#state === "closed") throw this.#error ?? new HubClosed("The subscription is closed.");
     const wanted = parsePosition(position instanceof Message ? position.position : position);
+    const received = this.#received;
+    if (received === null || (wanted.epoch === received.epoch && wanted.offset > received.offset)) {
+      throw new InvalidInput(`${textOf(wanted)} was not received on this subscription.`);
+    }
     const next = (this.#ackNext ??= { ...deferred(), wanted });
     const isNewer = wanted.epoch !== next.wanted.epoch || wanted.offset > next.wanted.offset;
     if (isNewer) next.wanted = wanted;
@@ -429,11 +439,13 @@ export class Subscription extends Emitter {
     const isTaken = this.#isSubscribed && (this.#state === "live" || this.#state === "behind");
     if (this.#ackInFlight || this.#ackNext === null || !isTaken) return;
     const ack = this.#ackNext;
+    // After a reconnect the server takes it only when it has sent that message itself.
+    const { epoch, offset } = this.#served;
+    if (ack.wanted.epoch === epoch && ack.wanted.offset > offset) return;
     this.#ackNext = null;
     this.#ackInFlight = true;
     try {
-      const position = `${ack.wanted.epoch}:${ack.wanted.offset}`;
-      const reply = await this.#link.call("ack", { topic: this.topic, position });
+      const reply = await this.#link.call("ack", { topic: this.topic, position: textOf(ack.wanted) });
       this.#acked = parsePosition(reply.position);
       ack.resolve(reply.position);
     } catch (error) {
@@ -462,25 +474,22 @@ export class Subscription extends Emitter {
   }
 
   /** @hidden The hub is connected, or will be: ask for the subscription. */
-  async [start]() {
+  [start]() {
     if (this.#state === "closed" || this.#state === "behind" || !this.#link.isConnected()) return;
     clearTimeout(this.#timer);
     this.#state = "waiting";
     this.#isSubscribed = true;
     const generation = ++this.#generation;
     const { after, last, consumer, start: from, join, presence } = this.#options;
-    const fields = { topic: this.topic, consumer, start: from ?? undefined, join, presence: Boolean(presence) };
+    const fields = { topic: this.topic, consumer, join, presence: Boolean(presence) };
     const resumed = this.#received;
-    if (resumed === null) Object.assign(fields, { after, last });
-    else if (consumer == null) fields.after = `${resumed.epoch}:${resumed.offset}`;
-    let reply;
-    try {
-      reply = await this.#link.call("subscribe", fields);
-    } catch (error) {
-      if (generation === this.#generation) this.#refused(error);
-      return;
-    }
-    if (generation === this.#generation) this.#begin(reply, resumed);
+    if (resumed !== null && consumer == null) fields.after = textOf(resumed);
+    else Object.assign(fields, resumed === null ? { after, last } : {}, { start: from ?? undefined });
+    this.#link.command("subscribe", fields, (error, reply) => {
+      if (generation !== this.#generation) return;
+      if (error) this.#refused(error);
+      else this.#begin(reply, resumed);
+    });
   }
 
   #begin(reply, resumed) {
@@ -493,14 +502,11 @@ export class Subscription extends Emitter {
     const isAhead = resumed?.epoch === begins.epoch && resumed.offset > begins.offset;
     this.#received = isAhead && !movedBack ? resumed : begins;
     if (movedBack) this.#acked = begins;
+    this.#served = begins;
     this.#position ??= reply.position;
-    if (reply.members) {
-      this.#members = new Map(reply.members.map((member) => [member.client, memberOf(member)]));
-    }
     this.#ready.resolve(this);
     this.#sendAck();
-    this[emit]("subscribed", { position: reply.position, members: this.members });
-    if (reply.members) this[emit]("presence", { joined: this.members, left: [], members: this.members });
+    this[emit]("subscribed", { position: reply.position });
     if (reply.gap) this.#tellGap(reply.gap);
     else if (reply.recovered) this[emit]("recovered", { position: reply.position });
   }
@@ -549,6 +555,8 @@ export class Subscription extends Emitter {
       this.#received = { epoch, offset: entry.id };
       messages.push(new Message(entry, this.topic, epoch));
     }
+    this.#served = { epoch, offset: entries.at(-1)?.id ?? this.#served.offset };
+    this.#sendAck();
     if (this.#onMessage === null) {
       for (const message of messages) this.#buffer.push(message);
       if (this.#buffer.length >= this.#bufferMax) this.#fallBehind();
@@ -586,10 +594,17 @@ export class Subscription extends Emitter {
     if (!isHeard) console.warn(`penstock: messages of ${this.topic} are missing (${gap.reason})`, gap);
   }
 
-  #updateMembers({ joined = [], left = [] }) {
-    for (const client of left) this.#members.delete(client);
-    for (const member of joined) this.#members.set(member.client, memberOf(member));
-    this[emit]("presence", { joined: joined.map(memberOf), left, members: this.members });
+  /** Told is either everybody or what happened; the event says what has changed for us. */
+  #updateMembers({ joined = [], left = [], members = null }) {
+    const told = (members ?? joined).map(memberOf);
+    const names = new Set(told.map(({ client }) => client));
+    const gone = members === null ? left : [...this.#members.keys()].filter((client) => !names.has(client));
+    const hasLeft = gone.filter((client) => this.#members.delete(client));
+    const isNew = (member) => JSON.stringify(member) !== JSON.stringify(this.#members.get(member.client));
+    const hasJoined = told.filter(isNew);
+    for (const member of hasJoined) this.#members.set(member.client, member);
+    if (members === null && hasLeft.length + hasJoined.length === 0) return;
+    this[emit]("presence", { joined: hasJoined, left: hasLeft, members: this.members });
   }
 
   /** @hidden The connection is gone: a new one asks again. */
@@ -772,6 +787,7 @@ export class Hub extends Emitter {
     const link = {
       isConnected: () => this.#state === "connected",
       call: (op, fields) => this.#call(op, fields),
+      command: (op, fields, settle) => this.#command(op, fields, settle),
       backoff: (attempts) => this.#backoff(attempts),
       forget: (which) => this.#subscriptions.delete(which.topic),
       report: (error, where) => this.#report(error, where),
@@ -943,7 +959,7 @@ export class Hub extends Emitter {
     this.#become("disconnected", { code, reason, retryInMs, error });
     const calls = [...this.#calls.values()];
     this.#calls.clear();
-    for (const { reject } of calls) reject(new Disconnected());
+    for (const settle of calls) settle(new Disconnected());
     for (const subscription of [...this.#subscriptions.values()]) subscription[interrupt]();
     this.#failWhatCannotBeRepeated(code);
   }
@@ -970,8 +986,9 @@ export class Hub extends Emitter {
     this.#become("closed", { error });
     const why = error ?? new HubClosed();
     for (const waiter of this.#waiters.splice(0)) waiter.reject(why);
-    for (const { reject } of this.#calls.values()) reject(why);
+    const calls = [...this.#calls.values()];
     this.#calls.clear();
+    for (const settle of calls) settle(why);
     for (const subscription of [...this.#subscriptions.values()]) subscription[end](error);
     for (const entry of [...this.#outbox.values()]) this.#settle(entry, why);
     this.#drained?.resolve();
@@ -1063,16 +1080,23 @@ export class Hub extends Emitter {
 
   // Commands
 
-  /** A command of this connection. */
-  #call(op, fields) {
-    const { promise, resolve, reject } = deferred();
+  /**
+   * A command of this connection. `settle(error, reply)` is called as the reply is read: messages
+   * may follow in the same breath, before any promise has got its turn.
+   */
+  #command(op, fields, settle) {
     if (this.#state !== "connected" && op !== "connect") {
-      reject(new Disconnected());
-      return promise;
+      settle(new Disconnected());
+      return;
     }
     const id = ++this.#ids;
-    this.#calls.set(id, { resolve, reject });
+    this.#calls.set(id, settle);
     this.#send({ frame: JSON.stringify({ op, id, ...fields }) });
+  }
+
+  #call(op, fields) {
+    const { promise, resolve, reject } = deferred();
+    this.#command(op, fields, (error, reply) => (error ? reject(error) : resolve(reply)));
     return promise;
   }
 
@@ -1141,10 +1165,9 @@ export class Hub extends Emitter {
       this.#settle(entry, error, frame.ok);
       return;
     }
-    const call = this.#calls.get(frame.id);
+    const settle = this.#calls.get(frame.id);
     this.#calls.delete(frame.id);
-    if (error) call?.reject(error);
-    else call?.resolve(frame.ok);
+    settle?.(error, frame.ok);
   }
 
   #keyFor(given) {
