@@ -6,6 +6,7 @@ from bisect import bisect_right
 
 from msgspec import Raw
 
+from penstock.clock import Micros
 from penstock.model import Message
 from penstock.protocol import JSON_WIRE, MessagesPush, Wire
 
@@ -21,6 +22,10 @@ class Item:
         self.with_topic = with_topic
         self._json: Raw | None = None
         self._msgpack: Raw | None = None
+
+    def has_expired(self, now: Micros) -> bool:
+        expires_at = self.message.expires_at
+        return expires_at is not None and expires_at <= now
 
     def encoded(self, wire: Wire) -> Raw:
         if wire is JSON_WIRE:
@@ -71,6 +76,13 @@ class Recent:
         # In big steps, because removing from the front moves all the others.
         if len(self._items) > 2 * self._count_max or self.size > 2 * self._bytes_max:
             self._cut()
+
+    def forget(self, through: int) -> None:
+        """Messages up to this id were trimmed: they are not for those who come back either."""
+        if through > self.start:
+            self._items = self.after(through)
+            self.start = through
+            self.size = sum(len(item.message.body) for item in self._items)
 
     def restart(self, start: int) -> None:
         """Nothing before `start` can be given any more."""

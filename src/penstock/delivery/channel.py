@@ -57,7 +57,7 @@ class Channel:
         )
         self._runtime = runtime
         self._topics: TopicReader = runtime.store.topics
-        self._clock: Clock = runtime.clock
+        self.clock: Clock = runtime.clock
         self._stats = stats
         self._subscription = subscription
         self._pending: list[Item] = []
@@ -99,7 +99,8 @@ class Channel:
     @property
     def position(self) -> Position:
         """Subscribing here and now starts after this."""
-        last = self._pending[-1].id if self._pending else self.sent_through
+        pending = self._pending  # Once: a reader's thread may ask while a batch is sent.
+        last = pending[-1].id if pending else self.sent_through
         return Position(self.epoch, max(last, self._subscription.position))
 
     # Who listens
@@ -136,7 +137,7 @@ class Channel:
     def read_log(self, after: int, floor: int, limit: int) -> Chunk:
         """Raises `EpochChanged` if the log is not the channel's any more."""
         chunk = self._topics.read(
-            self.pattern, after=after, floor=floor, limit=limit, now=self._clock.now()
+            self.pattern, after=after, floor=floor, limit=limit, now=self.clock.now()
         )
         if chunk.epoch != self.epoch:
             raise EpochChanged("The database was restored or replaced.")
@@ -197,7 +198,7 @@ class Channel:
             except PenstockError as error:
                 self._fail(error)
                 return
-        if not subscription.is_live and not subscription.waiting:
+        if room > 0 and not subscription.is_live and not subscription.waiting:
             self._is_reading = True
             reading = self.loop.run_in_executor(
                 self.executor, subscription.take, self.settings.frame_messages_max
@@ -306,7 +307,7 @@ class Channel:
         if self._early:
             self._send_early(items)
         if subscribers:
-            self._stats.sent(items, subscribers, self._clock.now())
+            self._stats.sent(items, subscribers, self.clock.now())
 
     def _send_early(self, items: list[Item]) -> None:
         """To those who had read ahead of the channel: only what they do not have."""

@@ -30,7 +30,7 @@ from penstock.errors import (
     RateLimited,
     Unauthorized,
 )
-from penstock.model import NewMessage, Position, Receipt, check_name
+from penstock.model import NewMessage, Position, Receipt, check_name, check_topic
 from penstock.protocol import (
     Ack,
     Acked,
@@ -82,6 +82,8 @@ class Session:
         self.access: Access | None = None
         self.subscriptions: dict[str, Subscription | None] = {}
         """By topic or glob; None while it is being opened."""
+        self._opening: dict[str, Subscribe] = {}
+        """Whose answer is waited for: a client may unsubscribe and subscribe again meanwhile."""
         self._switchboard = switchboard
         self._runtime = switchboard.runtime
         self._token = token
@@ -137,10 +139,13 @@ class Session:
     def resume(self) -> None:
         """It has room again."""
         self.heard()
-        for subscription in tuple(self.subscriptions.values()):
+        for topic, subscription in tuple(self.subscriptions.items()):
             if subscription is not None:
                 subscription.resume()
             if self.socket.is_paused:
+                # Next time the others come first: one busy topic must not keep them waiting.
+                if topic in self.subscriptions:
+                    self.subscriptions[topic] = self.subscriptions.pop(topic)
                 return
 
     def ended(self) -> None:
@@ -247,6 +252,7 @@ class Session:
         if isinstance(opening, Subscription):
             self._subscribed(command, opening)
         else:
+            self._opening[command.topic] = command
             task = self._switchboard.spawn(opening)
             task.add_done_callback(partial(self._on_opened, command))
 
@@ -254,15 +260,19 @@ class Session:
         if task.cancelled():
             return
         error = task.exception()
+        is_wanted = self._opening.get(command.topic) is command
+        if is_wanted:
+            del self._opening[command.topic]
         if error is None:
             opened = task.result()
-            if self._is_closed or command.topic not in self.subscriptions:
+            if not is_wanted:
                 opened.close()  # The client left, or changed its mind.
                 self.reply(command.id, error=InvalidInput("Unsubscribed meanwhile."))
             else:
                 self._subscribed(command, opened)
             return
-        self.subscriptions.pop(command.topic, None)
+        if is_wanted:
+            del self.subscriptions[command.topic]
         if not isinstance(error, PenstockError):
             self.reply(command.id, error=PenstockError("The server failed; see its log."))
             raise error
@@ -340,10 +350,11 @@ class Session:
         position = Position.parse(command.position)
         write = subscription.acknowledge(position)
         future = self._runtime.committer.run_async(write)
-        self._answer(future, command.id, lambda _: Acked(str(position)))
+        self._answer(future, command.id, lambda _: Acked(str(subscription.acked(position))))
 
     def _presence(self, command: Presence) -> None:
         self._allowed.check_subscribe(command.topic)
+        check_topic(command.topic)
         members = self._switchboard.roster.members(command.topic)
         self._answer(self._switchboard.spawn(members), command.id, _identity)
 
@@ -433,6 +444,7 @@ class Session:
         future.add_done_callback(done)
 
     def _drop(self, topic: str) -> None:
+        self._opening.pop(topic, None)
         subscription = self.subscriptions.pop(topic, None)
         if subscription is not None:
             subscription.close()

@@ -37,6 +37,7 @@ class Histogram:
         self.total_ms = 0.0
 
     def add(self, ms: float, count: int = 1) -> None:
+        ms = max(0.0, ms)  # A clock that was set back makes messages from the future.
         bucket = 0 if ms <= SMALLEST_MS else math.ceil(math.log(ms / SMALLEST_MS) / _LOG_GROWTH)
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
         self.count += count
@@ -159,6 +160,8 @@ class Stats:
 
     def of(self, topic: str) -> Counters:
         """Where to count what happens on a topic now."""
+        if topic.startswith(RESERVED_PREFIX):
+            return Counters()  # Nobody looks at it.
         counters = self._recent.get(topic)
         if counters is None:
             counters = self._recent[topic] = Counters()

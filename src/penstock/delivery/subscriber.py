@@ -10,12 +10,13 @@ comes twice. Others never wait for it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.delivery.batch import Item, frame, split
 from penstock.errors import EpochChanged, HubClosed, LogTrimmed, PenstockError
 from penstock.model import Chunk, Position, SlowPolicy
-from penstock.protocol import Close, DroppedPush, Gap, GapPush, Problem, UnsubscribedPush, Wire
+from penstock.protocol import DroppedPush, Gap, GapPush, Wire
 
 if TYPE_CHECKING:
     from penstock.delivery.channel import Channel
@@ -64,6 +65,10 @@ class Subscriber:
         self._chunk = FIRST_CHUNK
         self._failures = 0
         self._dropping_since: int | None = None
+        self.on_slow: Callable[[Position], None] | None = None
+        """Told instead of being served on, where the policy is to disconnect."""
+        self.on_end: Callable[[PenstockError], None] | None = None
+        """Told when the channel cannot go on."""
 
     @property
     def position(self) -> Position:
@@ -89,9 +94,9 @@ class Subscriber:
         channel.suspend(self)
         self.cursor = max(self.cursor, channel.sent_through)
         channel.telemetry.emit("slow", subscription=channel.pattern.text, policy=policy)
-        if policy == "disconnect":
-            self.socket.close(Close.SLOW, str(self.position))
-        elif policy == "drop_oldest":
+        if policy == "disconnect" and self.on_slow is not None:
+            self.on_slow(self.position)
+        elif policy == "drop_oldest" and self.cursor == channel.sent_through:
             self._dropping_since = channel.sent_count
         else:
             channel.fell_behind()
@@ -122,7 +127,12 @@ class Subscriber:
             if not items:
                 channel.join(self)
                 return
-            self._send(items)
+            now = channel.clock.now()
+            alive = [item for item in items if not item.has_expired(now)]
+            if alive:
+                self._send(alive)
+            else:
+                self.cursor = items[-1].id
 
     def _send(self, items: list[Item]) -> None:
         """One frame with the first of them."""
@@ -197,7 +207,8 @@ class Subscriber:
     def end(self, error: PenstockError) -> None:
         """The subscription cannot go on; the socket can."""
         self.close()
-        self._push(UnsubscribedPush(self.channel.pattern.text, Problem.of(error)))
+        if self.on_end is not None:
+            self.on_end(error)
 
-    def _push(self, push: GapPush | DroppedPush | UnsubscribedPush) -> None:
+    def _push(self, push: GapPush | DroppedPush) -> None:
         self.socket.send(self.socket.wire.encode(push))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +13,7 @@ from penstock.delivery.subscriber import Subscriber
 from penstock.errors import EpochChanged, InvalidInput, LeaseLost, LogTrimmed
 from penstock.model import Pattern, Position, Presence
 from penstock.ports import Transaction
-from penstock.protocol import Gap, Subscribe, Subscribed
+from penstock.protocol import Close, Gap, Subscribe, Subscribed
 from penstock.topics.followers import Holding
 from penstock.topics.positions import check_count
 
@@ -44,6 +45,8 @@ class Subscription:
         holding: Holding | None = None,
     ) -> None:
         self.subscriber = Subscriber(channel, session.socket, start.cursor, start.floor)
+        self.subscriber.on_slow = lambda position: session.close(Close.SLOW, str(position))
+        self.subscriber.on_end = partial(session.end, command.topic)
         self.holding = holding
         self._switchboard = switchboard
         self._session = session
@@ -58,6 +61,7 @@ class Subscription:
         )
         self._join = command.join
         self._has_started = False
+        self._acked = Position(channel.epoch, start.cursor)
 
     def start(self) -> None:
         """After the reply: send what there is to send."""
@@ -85,6 +89,11 @@ class Subscription:
                 hint="Acknowledge the position of a message that was received.",
             )
         return self.holding.advance(position.offset, self.subscriber.floor)
+
+    def acked(self, position: Position) -> Position:
+        """That is on disk. Returns where the consumer is now: it never moves back."""
+        self._acked = max(self._acked, position)
+        return self._acked
 
     def close(self) -> None:
         self.subscriber.close()
@@ -141,9 +150,8 @@ def _start_in_memory(channel: Channel, command: Subscribe) -> Start | None:
     if command.after is None:
         return Start(here, here) if command.start == "latest" else None
     after = Position.parse(command.after)
-    if after.epoch != channel.epoch:
-        return _start_after_epoch_change(after, channel.position)
-    if after.offset <= here and channel.recent.covers(after.offset):
+    is_same = after.epoch == channel.epoch  # Otherwise the channel may be the one out of date.
+    if is_same and after.offset <= here and channel.recent.covers(after.offset):
         return Start(after.offset, after.offset, recovered=True)
     return None
 
@@ -156,20 +164,24 @@ def _start_after_epoch_change(after: Position, here: Position) -> Start:
 async def _open(
     switchboard: Switchboard, session: Session, command: Subscribe, pattern: Pattern
 ) -> Subscription:
-    channel = await switchboard.open_channel(pattern)
     holding: Holding | None = None
-    try:
-        if command.consumer is not None:
-            start, holding = await _start_of_consumer(switchboard, session, command, pattern)
-        else:
-            start = await switchboard.in_thread(_find_start, switchboard, channel, command)
-        # The channel may have lingered out or failed while we waited.
-        channel = await switchboard.open_channel(pattern)
-        return Subscription(switchboard, session, command, channel, start, holding)
-    except BaseException:
+    while True:
+        channel = await switchboard.open_current_channel(pattern)
+        try:
+            if command.consumer is not None:
+                start, holding = await _start_of_consumer(switchboard, session, command, pattern)
+            else:
+                start = await switchboard.in_thread(_find_start, switchboard, channel, command)
+            # The channel may have lingered out or failed while we waited.
+            again = await switchboard.open_channel(pattern)
+            if again.epoch == channel.epoch:
+                return Subscription(switchboard, session, command, again, start, holding)
+        except BaseException:
+            if holding is not None:
+                switchboard.release(holding)
+            raise
         if holding is not None:
             switchboard.release(holding)
-        raise
 
 
 def _find_start(switchboard: Switchboard, channel: Channel, command: Subscribe) -> Start:
@@ -208,7 +220,11 @@ async def _start_of_consumer(
         loop.call_soon_threadsafe(session.end, command.topic, error)
 
     holding.keep(state, lost)
-    if state.position.epoch != (await switchboard.in_thread(runtime.store.log)).epoch:
+    try:
+        log = await switchboard.in_thread(runtime.store.log)
+        if state.position.epoch != log.epoch:
+            raise EpochChanged("The consumer's position belongs to another generation.")
+    except BaseException:
         switchboard.release(holding)
-        raise EpochChanged("The consumer's position belongs to another generation.")
+        raise
     return Start(state.position.offset, state.floor), holding

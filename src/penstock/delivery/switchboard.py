@@ -26,7 +26,7 @@ from penstock.delivery.stats import (
     Stats,
     TopicDelivery,
 )
-from penstock.errors import PenstockError
+from penstock.errors import EpochChanged, PenstockError
 from penstock.model import RESERVED_PREFIX, Delivery, Instance, NewMessage, Pattern
 from penstock.protocol import Close, Connected
 from penstock.topics import runtime as topics_runtime
@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 LINGER_SECONDS = 10.0
 """How long a channel outlives its last subscriber: clients come back, and find it in memory."""
+LINGERING_MAX = 1_000
+"""How many channels do. One client can ask for many that nobody publishes to."""
 TICK_SECONDS = 1.0
 CONFIGURE_TICKS = 5
 """Every so many ticks, topics are asked for changes of their configuration."""
@@ -65,6 +67,8 @@ class Switchboard:
         self._version = version
         self._channels: dict[str, Channel] = {}
         self._opening: dict[str, asyncio.Task[Channel]] = {}
+        self._lingering: dict[Channel, float] = {}
+        """Channels without subscribers, and since when; the longest first."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._room = ROOM_BYTES_MAX
         self._ticks = 0
@@ -82,6 +86,8 @@ class Switchboard:
 
     async def drain(self, timeout_seconds: float) -> None:
         """Send what waits and tell every client to go elsewhere."""
+        if self.is_draining:
+            return
         self.is_draining = True
         for channel in tuple(self._channels.values()):
             channel.flush()
@@ -147,6 +153,15 @@ class Switchboard:
         # One who gives up waiting must not take it from the others.
         return await asyncio.shield(opening)
 
+    async def open_current_channel(self, pattern: Pattern) -> Channel:
+        """As `open_channel`, but one that has not noticed a restore yet is not handed out."""
+        channel = await self.open_channel(pattern)
+        epoch = (await self.in_thread(self.runtime.store.log)).epoch
+        if channel.epoch != epoch:
+            channel.end(EpochChanged("The database was restored or replaced."))
+            channel = await self.open_channel(pattern)
+        return channel
+
     def release(self, holding: Holding) -> None:
         """Let another process be the consumer."""
         release = holding.give_up()
@@ -198,9 +213,19 @@ class Switchboard:
         return Delivery() if topic is None else topic.delivery
 
     def _on_empty(self, channel: Channel) -> None:
-        self.loop.call_later(LINGER_SECONDS, self._close_if_empty, channel)
+        self._lingering.pop(channel, None)
+        self._lingering[channel] = self.loop.time()
+        if len(self._lingering) > LINGERING_MAX:
+            self._close_if_empty(next(iter(self._lingering)))
+
+    def _close_lingering(self, now: float) -> None:
+        for channel, since in tuple(self._lingering.items()):
+            if now - since < LINGER_SECONDS and not channel.is_closed:
+                return
+            self._close_if_empty(channel)
 
     def _close_if_empty(self, channel: Channel) -> None:
+        del self._lingering[channel]
         if channel.subscriber_count:
             return
         if self._channels.get(channel.pattern.text) is channel:
@@ -214,6 +239,7 @@ class Switchboard:
         now = self.loop.time()
         for session in tuple(self.sessions):
             session.check(now)
+        self._close_lingering(now)
         if self._ticking is None or self._ticking.done():
             self._ticking = self.spawn(self._upkeep())
 
@@ -229,7 +255,10 @@ class Switchboard:
     async def _configure(self) -> None:
         if self._ticks % CONFIGURE_TICKS == 0:
             for channel in tuple(self._channels.values()):
-                channel.configure(await self.in_thread(self._delivery, channel.pattern))
+                pattern = channel.pattern
+                channel.configure(await self.in_thread(self._delivery, pattern))
+                trimmed_through = self.runtime.store.topics.trimmed_through
+                channel.recent.forget(await self.in_thread(trimmed_through, pattern))
 
     async def _bound_recent(self) -> None:
         total = sum(channel.recent.size for channel in self._channels.values())
