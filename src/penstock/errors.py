@@ -295,6 +295,34 @@ class LeaseLost(PenstockError):
     hint = "This process was suspended or stalled; its answer was refused. Start over."
 
 
+# Jobs
+
+
+class JobError(PenstockError):
+    """The job operation failed."""
+
+    code = "job_error"
+
+
+class JobNotFound(JobError):
+    """There is no job of this id."""
+
+    code = "job_not_found"
+    hint = "'penstock jobs list' shows those that exist; finished ones are pruned after a while."
+
+
+class JobExists(JobError):
+    """Another job has this unique key."""
+
+    code = "job_exists"
+    hint = "Choose on_conflict='return', 'replace' or 'debounce', or wait until it has finished."
+
+    def __init__(self, message: str = "", *, job_id: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.job_id = job_id
+        """The job that has it."""
+
+
 # Transactions
 
 

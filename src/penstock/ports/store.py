@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from penstock.model import Check, Instance, LogState
     from penstock.ports.consumers import ConsumerReader, ConsumerWriter
+    from penstock.ports.jobs import JobReader, JobWriter
     from penstock.ports.leases import InstanceReader, InstanceWriter, LeaseReader, LeaseWriter
     from penstock.ports.presence import PresenceReader, PresenceWriter
     from penstock.ports.topics import TopicReader, TopicWriter
@@ -45,6 +46,8 @@ class Transaction(Protocol):
     def instances(self) -> InstanceWriter: ...
     @property
     def presence(self) -> PresenceWriter: ...
+    @property
+    def jobs(self) -> JobWriter: ...
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run the user's own statement and return its rows. Needs `Capabilities.sql`.
@@ -108,6 +111,8 @@ class Store(Protocol):
     def instances(self) -> InstanceReader: ...
     @property
     def presence(self) -> PresenceReader: ...
+    @property
+    def jobs(self) -> JobReader: ...
 
     def open_writer(self) -> Writer:
         """A further writer: one for each thread that writes."""

@@ -19,6 +19,7 @@ from penstock.stores.sqlite.connection import (
 )
 from penstock.stores.sqlite.consumers import SqliteConsumerWriter
 from penstock.stores.sqlite.forks import add_holder, gate
+from penstock.stores.sqlite.job_writer import SqliteJobWriter
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
 from penstock.stores.sqlite.liveness import Leasing
 from penstock.stores.sqlite.presence import SqlitePresenceWriter
@@ -67,6 +68,7 @@ class SqliteTransaction:
         self.consumers = SqliteConsumerWriter(connection, self.leases, leasing)
         self.instances = SqliteInstanceWriter(connection, leasing)
         self.presence = SqlitePresenceWriter(connection, leasing)
+        self.jobs = SqliteJobWriter(connection, leasing)
         connection.authorizer = self._authorize
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
@@ -86,7 +88,7 @@ class SqliteTransaction:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         check_open(self._connection)
-        mark = self.topics.mark()
+        mark, jobs_mark = self.topics.mark(), self.jobs.mark()
         self._connection.execute(SAVEPOINT)
         try:
             yield
@@ -96,6 +98,7 @@ class SqliteTransaction:
                 self._connection.execute(ROLLBACK_TO)
                 self._connection.execute(RELEASE)
             self.topics.return_to(mark)
+            self.jobs.return_to(jobs_mark)
             raise
         self._connection.execute(RELEASE)
 
@@ -163,6 +166,7 @@ class SqliteWriter:
             gate.leave(self._seat)
             raise
         transaction.topics.begin()
+        transaction.jobs.begin()
         self._is_open = True
         return transaction
 
@@ -173,13 +177,14 @@ class SqliteWriter:
             check_open(self._connection)
             try:
                 self._transaction.topics.flush()
+                self._transaction.jobs.flush()
             except apsw.Error as error:
                 raise translate(error, self._database.path) from error
             try:
                 self._connection.execute(COMMIT)
             except apsw.Error as error:
                 raise translate(error, self._database.path, committing=True) from error
-            if self._transaction.topics.appended_count:
+            if self._transaction.topics.appended_count or self._transaction.jobs.made_ready:
                 # First of all: others are waiting for it.
                 self._ring()
         except BaseException as error:

@@ -1,0 +1,153 @@
+"""Jobs: work for one worker at a time, done at least once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.clock import Micros
+    from penstock.job import (
+        Answer,
+        Claim,
+        Enqueued,
+        Job,
+        JobEvent,
+        JobFilter,
+        NewJob,
+        Progress,
+        QueueLimits,
+        QueueStats,
+        Setback,
+        Worker,
+    )
+    from penstock.model import Instance
+
+
+class JobWriter(Protocol):
+    """Each change of a job's state and its line in the history are one transaction.
+
+    Answers of workers (`start`, `complete`, `set_back`, `release`, `report`) count only under the
+    token of the claim: after a rescue, a cancellation or a hand-back the token is void, and the
+    answer changes nothing.
+    """
+
+    def enqueue(self, jobs: Sequence[NewJob], *, now: Micros) -> list[Enqueued]:
+        """Add jobs, in order. Ids rise.
+
+        One whose unique key is taken is not added; by its `on_conflict` it raises `JobExists`,
+        answers with the id of the job that has the key (`return`), or changes that job, if it has
+        not started: `replace` gives it the new payload, priority and time, `debounce` only the
+        new payload and a later time. Where the other has started, both raise `JobExists`.
+
+        One with `after` waits until all of those have completed. If one of them has failed or was
+        cancelled, or does so later, it is cancelled, or runs all the same, by
+        `on_parent_failure`. An unknown parent raises `JobNotFound`.
+        """
+
+    def claim(
+        self,
+        instance: Instance,
+        wanted: Mapping[str, int],
+        *,
+        now: Micros,
+    ) -> list[Claim]:
+        """Take up to so many ready jobs of each queue, by priority (lower first), then by id.
+
+        Two callers never receive the same job. Jobs whose time has come are ready. A queue's
+        limits hold over all processes: not more than `concurrency_max` in anybody's hands, not
+        more than `rate_max` in `rate_seconds`, none while it is paused. One whose deadline has
+        passed fails instead of being handed out. An attempt does not begin before `start`.
+        """
+
+    def start(self, claims: Sequence[Claim], *, now: Micros) -> list[int]:
+        """Begin the attempts. Returns the ids of those that were still held and were not asked
+        to stop; only they may run."""
+
+    def complete(
+        self, answers: Sequence[Answer], *, now: Micros, result_until: Micros
+    ) -> list[int]:
+        """Done. Returns the ids that were still held; the others' work was somebody else's.
+
+        Jobs that waited for them, and for nothing else, become ready.
+        """
+
+    def set_back(self, setbacks: Sequence[Setback], *, now: Micros) -> list[int]:
+        """Failed, snoozed or given up, each by its kind. Returns the ids that were still held."""
+
+    def release(self, claims: Sequence[Claim], *, now: Micros) -> list[int]:
+        """Hand back jobs without burning an attempt, started or not. Returns those held."""
+
+    def report(self, id: int, token: int, progress: Progress, *, now: Micros) -> bool:
+        """How far it is. False if it is not held any more."""
+
+    def enter(self, worker: Worker, *, lease_seconds: float, now: Micros) -> None:
+        """Say that this process takes jobs, and renew its lease on those it has."""
+
+    def leave(self, instance: Instance) -> None:
+        """This process takes no more jobs."""
+
+    def rescue(self, *, now: Micros, limit: int) -> list[int]:
+        """Take up to `limit` jobs out of the hands of processes that ended or whose lease ran out.
+
+        A job that had started is a crash: it is tried again after a pause, or fails when its
+        attempts are used up. One that had not started is ready again. Each is rescued once,
+        whoever calls.
+        """
+
+    def cancel(self, ids: Sequence[int], *, reason: str, now: Micros) -> list[int]:
+        """Those not started are cancelled at once. Those that run are asked to stop, and are
+        cancelled when their worker has answered or is gone. Returns the ids of both."""
+
+    def retry(self, ids: Sequence[int], *, now: Micros) -> list[int]:
+        """Make finished or scheduled jobs ready, with all their attempts and their history."""
+
+    def set_priority(self, id: int, priority: int) -> bool:
+        """False if it is not waiting for a worker."""
+
+    def set_limits(self, queue: str, limits: QueueLimits, *, now: Micros) -> None: ...
+
+    def prune(
+        self, *, before: Mapping[int, Micros], events_before: Micros, limit: int
+    ) -> int:
+        """Remove up to `limit` jobs that have finished before the time for their state, with
+        their history. Returns how many."""
+
+    @property
+    def made_ready(self) -> bool:
+        """Whether this transaction has made jobs ready, so that workers must be woken."""
+
+
+class JobReader(Protocol):
+    def get(self, id: int) -> Job | None: ...
+
+    def find(self, filter: JobFilter, *, before: int | None, limit: int) -> list[Job]:
+        """Newest first, below the id `before`."""
+
+    def find_ids(self, filter: JobFilter, *, after: int, limit: int) -> list[int]:
+        """By id, above `after`; for operations on many."""
+
+    def events(self, *, after: int, limit: int, job_id: int | None = None) -> list[JobEvent]:
+        """History by event id, of one job or of all."""
+
+    def stats(self, *, now: Micros) -> list[QueueStats]:
+        """Every queue's exact counts."""
+
+    def limits(self, queue: str) -> QueueLimits: ...
+
+    def look(self, queues: Sequence[str], *, now: Micros) -> bool:
+        """Whether there may be something to claim. Reads only, and takes microseconds."""
+
+    def next_at(self) -> Micros | None:
+        """When the next scheduled job is due."""
+
+    def cancelling(self, instance: Instance) -> list[int]:
+        """Jobs in this process's hands that were asked to stop."""
+
+    def has_lost(self) -> bool:
+        """Whether `rescue` has something to do. Reads only."""
+
+    def workers(self) -> list[Worker]: ...
+
+    def parents(self, id: int) -> list[int]:
+        """What a waiting job still waits for."""

@@ -1,0 +1,12 @@
+DROP TABLE penstock_workers;
+DROP TABLE penstock_job_queues;
+DROP TABLE penstock_job_counts;
+DROP TABLE penstock_job_events;
+DROP TABLE penstock_job_unique;
+DROP TABLE penstock_job_finished;
+DROP TABLE penstock_job_claims;
+DROP TABLE penstock_job_edges;
+DROP TABLE penstock_job_waiting;
+DROP TABLE penstock_job_scheduled;
+DROP TABLE penstock_job_ready;
+DROP TABLE penstock_jobs;
