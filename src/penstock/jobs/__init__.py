@@ -1,0 +1,1 @@
+"""Jobs: handlers, enqueueing, workers, schedules, and what is done about trouble."""

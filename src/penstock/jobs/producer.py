@@ -1,0 +1,305 @@
+"""`hub.jobs`: enqueue, look, and take things into one's own hands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+from penstock.errors import InvalidInput, JobFailed, JobNotFound, WaitTimeout
+from penstock.job import (
+    Enqueued,
+    Job,
+    JobEvent,
+    JobFilter,
+    OnConflict,
+    OnParentFailure,
+    QueueLimits,
+    QueueStats,
+    State,
+    Worker,
+    check_queue,
+)
+from penstock.jobs.enqueueing import encode_job
+from penstock.jobs.runtime import Runtime
+from penstock.topics.positions import as_micros, check_count
+
+LIST_LIMIT = 100
+MANY_MAX = 1_000
+"""Jobs changed in one transaction."""
+WAIT_SECONDS = 0.05
+
+
+class Jobs:
+    def __init__(self, open_runtime: Callable[[], Runtime]) -> None:
+        self._open = open_runtime
+
+    # In
+
+    def enqueue(
+        self,
+        queue: str,
+        type: str,
+        payload: Any = None,
+        *,
+        delay: float | None = None,
+        at: datetime | float | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        deadline: datetime | float | None = None,
+        timeout: float | None = None,
+        unique_key: str | None = None,
+        unique_seconds: float | None = None,
+        on_conflict: OnConflict = "reject",
+        after: Iterable[int | Enqueued] = (),
+        on_parent_failure: OnParentFailure = "cancel",
+    ) -> Enqueued:
+        """Add a job; returns when it is on disk.
+
+        It runs after `delay` seconds or `at` a time, lower `priority` first, at most
+        `max_attempts` times, each for at most `timeout` seconds, and not at all after `deadline`.
+        Jobs in `after` must have completed before. While a job with the same `unique_key` has
+        not finished (or for `unique_seconds`), `on_conflict` decides.
+        """
+        runtime = self._open()
+        job = encode_job(
+            runtime.settings,
+            runtime.clock,
+            queue,
+            type,
+            payload,
+            delay=delay,
+            at=at,
+            priority=priority,
+            max_attempts=max_attempts,
+            deadline=deadline,
+            timeout=timeout,
+            unique_key=unique_key,
+            unique_seconds=unique_seconds,
+            on_conflict=on_conflict,
+            after=after,
+            on_parent_failure=on_parent_failure,
+        )
+        return runtime.committer.enqueue([job]).wait()[0]
+
+    def enqueue_many(
+        self,
+        queue: str,
+        type: str,
+        payloads: Iterable[Any],
+        *,
+        delay: float | None = None,
+        at: datetime | float | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: float | None = None,
+    ) -> list[Enqueued]:
+        """Add many jobs, in transactions of up to `commit_group_max`."""
+        runtime = self._open()
+        jobs = [
+            encode_job(
+                runtime.settings,
+                runtime.clock,
+                queue,
+                type,
+                payload,
+                delay=delay,
+                at=at,
+                priority=priority,
+                max_attempts=max_attempts,
+                timeout=timeout,
+            )
+            for payload in payloads
+        ]
+        size = runtime.settings.commit_group_max
+        waiting = [
+            runtime.committer.enqueue(jobs[start : start + size])
+            for start in range(0, len(jobs), size)
+        ]
+        return [added for operation in waiting for added in operation.wait()]
+
+    # Looking
+
+    def get(self, id: int) -> Job:
+        found = self._open().store.jobs.get(id)
+        if found is None:
+            raise JobNotFound(f"There is no job {id}.")
+        return found
+
+    def list(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,
+        state: State | str | Iterable[State | str] | None = None,
+        error: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        before: int | None = None,
+        limit: int = LIST_LIMIT,
+    ) -> list[Job]:
+        """Newest first. `before` an id, to read on."""
+        check_count(limit, "limit")
+        filter = make_filter(queue, type, state, error, since, until)
+        return self._open().store.jobs.find(filter, before=before, limit=limit)
+
+    def dead(self, queue: str | None = None, *, limit: int = LIST_LIMIT) -> list[Job]:
+        """Dead letters: jobs that were given up, with everything that is known of them."""
+        return self.list(queue, state=State.FAILED, limit=limit)
+
+    def history(self, id: int) -> list[JobEvent]:
+        """Everything that happened to a job, oldest first."""
+        self.get(id)
+        return self._open().store.jobs.events(after=0, limit=10_000, job_id=id)
+
+    def stats(self, queue: str | None = None) -> list[QueueStats]:
+        """Each queue's counts by state."""
+        runtime = self._open()
+        found = runtime.store.jobs.stats(now=runtime.clock.now())
+        return [stats for stats in found if queue is None or stats.queue == queue]
+
+    def workers(self) -> list[Worker]:
+        return self._open().store.jobs.workers()
+
+    def wait(self, id: int | Enqueued, *, timeout: float | None = None) -> Any:
+        """The result of a job, once it has completed. Raises `JobFailed`."""
+        number = id.id if isinstance(id, Enqueued) else id
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            job = self.get(number)
+            if job.state.is_final:
+                return result_of(job)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WaitTimeout(f"The job {number} is {job.state.name.lower()}.")
+            time.sleep(WAIT_SECONDS)
+
+    # By hand
+
+    def cancel(self, *ids: int, reason: str = "") -> list[int]:
+        """Those not started are cancelled; those that run are asked to stop. Returns the ids."""
+        runtime = self._open()
+        return runtime.committer.run(
+            lambda tx: tx.jobs.cancel(ids, reason=reason, now=runtime.clock.now())
+        ).wait()
+
+    def retry(self, *ids: int) -> list[int]:
+        """Make them ready, with fresh attempts; their history stays. Returns the ids."""
+        runtime = self._open()
+        return runtime.committer.run(
+            lambda tx: tx.jobs.retry(ids, now=runtime.clock.now())
+        ).wait()
+
+    def retry_all(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,
+        state: State | str | Iterable[State | str] = State.FAILED,
+        error: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Retry all that match. Returns how many."""
+        filter = make_filter(queue, type, state, error, since, until)
+        return self._for_all(filter, lambda ids: self.retry(*ids), progress)
+
+    def cancel_all(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,
+        state: State | str | Iterable[State | str] | None = None,
+        reason: str = "",
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Cancel all that match and have not finished. Returns how many."""
+        open_states = [found for found in State if not found.is_final]
+        filter = make_filter(queue, type, state or open_states, None, None, None)
+        return self._for_all(filter, lambda ids: self.cancel(*ids, reason=reason), progress)
+
+    def set_priority(self, id: int, priority: int) -> bool:
+        """False if it is not waiting for a worker any more."""
+        return self._open().committer.run(lambda tx: tx.jobs.set_priority(id, priority)).wait()
+
+    def pause(self, queue: str) -> None:
+        """No worker takes jobs of this queue until `resume`."""
+        self._change_limits(queue, is_paused=True)
+
+    def resume(self, queue: str) -> None:
+        self._change_limits(queue, is_paused=False)
+
+    def limit(
+        self,
+        queue: str,
+        *,
+        concurrency: int | None = None,
+        rate: int | None = None,
+        per_seconds: float = 1.0,
+    ) -> QueueLimits:
+        """What holds for a queue over all processes. None: no limit."""
+        return self._change_limits(
+            queue, concurrency_max=concurrency, rate_max=rate, rate_seconds=per_seconds
+        )
+
+    def _change_limits(self, queue: str, **changes: Any) -> QueueLimits:
+        runtime = self._open()
+        check_queue(queue)
+        known = runtime.store.jobs.limits(queue)
+        values = {name: getattr(known, name) for name in known.__struct_fields__}
+        limits = QueueLimits(**{**values, **changes})
+        runtime.committer.run(
+            lambda tx: tx.jobs.set_limits(queue, limits, now=runtime.clock.now())
+        ).wait()
+        return limits
+
+    def _for_all(
+        self,
+        filter: JobFilter,
+        change: Callable[[list[int]], list[int]],
+        progress: Callable[[int], None] | None,
+    ) -> int:
+        changed, after = 0, 0
+        while ids := self._open().store.jobs.find_ids(filter, after=after, limit=MANY_MAX):
+            changed += len(change(ids))
+            after = ids[-1]
+            if progress is not None:
+                progress(changed)
+        return changed
+
+
+def make_filter(
+    queue: str | None,
+    type: str | None,
+    state: State | str | Iterable[State | str] | None,
+    error: str | None,
+    since: datetime | float | None,
+    until: datetime | float | None,
+) -> JobFilter:
+    states = [state] if isinstance(state, (State, str)) else list(state or ())
+    return JobFilter(
+        queue=queue,
+        type=type,
+        states=tuple(_state(found) for found in states),
+        error=error,
+        created_after=None if since is None else as_micros(since),
+        created_before=None if until is None else as_micros(until),
+    )
+
+
+def result_of(job: Job) -> Any:
+    if job.state == State.COMPLETED:
+        return job.result
+    why = "" if job.failure is None else f": {job.failure.error}: {job.failure.message}"
+    raise JobFailed(f"The job {job.id} is {job.state.name.lower()}{why}.")
+
+
+def _state(found: State | str) -> State:
+    if isinstance(found, State):
+        return found
+    try:
+        return State[found.upper()]
+    except KeyError:
+        names = ", ".join(state.name.lower() for state in State)
+        raise InvalidInput(f"{found!r} is not a state.", hint=f"States are {names}.") from None
