@@ -29,6 +29,7 @@ from penstock.errors import (
     StoreReplaced,
     WriteTimeout,
 )
+from penstock.job import Enqueued, NewJob
 from penstock.model import Message, NewMessage, Receipt
 from penstock.ports import Store, Transaction, Writer
 from penstock.service import Service
@@ -128,6 +129,11 @@ class Committer(Service):
 
     def append_one(self, message: NewMessage) -> Operation[Receipt]:
         return self._submit(Operation(None, (message,), None, True, _held_lock()))
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
+        """Enqueue them, in order, in one transaction."""
+        clock = self._clock
+        return self.run(lambda tx: tx.jobs.enqueue(jobs, now=clock.now()))
 
     def run(self, write: Callable[[Transaction], T]) -> Operation[T]:
         """Run `write` inside the next transaction, in a savepoint of its own."""

@@ -323,6 +323,35 @@ class JobExists(JobError):
         """The job that has it."""
 
 
+class UnknownJobType(JobError):
+    """No handler is registered for this type of job."""
+
+    code = "unknown_job_type"
+    hint = "Import the module that has its @hub.job before the worker starts."
+
+
+class JobTimeout(JobError):
+    """The job ran for longer than it may."""
+
+    code = "job_timeout"
+    hint = "Raise its timeout, or split the work."
+
+
+class JobFailed(JobError):
+    """The job did not complete."""
+
+    code = "job_failed"
+    hint = "'penstock jobs show' has its history."
+
+
+class WaitTimeout(JobError):
+    """The job has not finished in time."""
+
+    code = "wait_timeout"
+    retryable = True
+    hint = "It goes on; wait again."
+
+
 # Transactions
 
 

@@ -160,6 +160,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reconnect_seconds_max: Positive = 20.0
     """The longest pause before a server is tried again."""
 
+    # Jobs
+    job_attempts_max: Count = 3
+    """Attempts of a job where nothing else is said."""
+    job_lease_seconds: Positive = 30.0
+    """How long a worker that has stopped answering keeps its jobs."""
+    job_result_seconds: Positive = 86_400.0
+    """How long a result is kept."""
+    worker_stop_seconds: Positive = 30.0
+    """How long a worker that stops waits for what runs."""
+
     # Keeping
     retention_seconds: Positive = 86_400.0
     """How long messages are kept where the topic does not say."""
