@@ -1,0 +1,3 @@
+DROP TABLE penstock_ledger_counts;
+DROP TABLE penstock_ledger_events;
+DROP TABLE penstock_ledger;
