@@ -34,7 +34,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 from penstock.delivery.access import Access
 from penstock.delivery.session import Session
 from penstock.delivery.switchboard import Switchboard
-from penstock.errors import BadRequest, Forbidden, LimitReached, PenstockError
+from penstock.errors import BadRequest, Forbidden, LimitReached, PenstockError, Unauthorized
 from penstock.protocol import JSON_WIRE, SUBPROTOCOLS, WEBSOCKET_PATH, WIRES, Close, Problem, Wire
 from penstock.server.auth import bearer, refuse_token_in_url
 from penstock.server.exposure import is_allowed_origin
@@ -220,7 +220,8 @@ class Connection(WSListener):
         transport = self._transport
         if transport.is_close_frame_sent or transport.is_disconnected:
             return
-        transport.send_close(code, reason)  # type: ignore[arg-type] - any code of the protocol
+        # Its enumeration has the standard's codes only; it sends any.
+        transport.send_close(code, reason)  # type: ignore[arg-type]
         loop = self._front.switchboard.loop
         # One who does not read will not see why; its buffer is dropped all the same.
         loop.call_later(CLOSE_SECONDS, transport.underlying_transport.abort)
@@ -301,9 +302,12 @@ def _refusal(error: PenstockError) -> Any:
         status = HTTPStatus.NOT_FOUND
     elif isinstance(error, Forbidden):
         status = HTTPStatus.FORBIDDEN
+    elif isinstance(error, Unauthorized):
+        status = HTTPStatus.UNAUTHORIZED
     elif isinstance(error, LimitReached):
         status = HTTPStatus.SERVICE_UNAVAILABLE
     body = JSON_WIRE.encode({"error": Problem.of(error)})
-    return WSUpgradeResponse.create_error_response(
+    response = WSUpgradeResponse.create_error_response(
         status, body, {"Content-Type": "application/json", "Connection": "close"}
     )
+    return WSUpgradeResponseWithListener(response, None)
