@@ -49,6 +49,9 @@ class FakeSocket:
     def unsent(self) -> int:
         return self.unsent_bytes
 
+    def taken(self) -> int:
+        return sum(map(len, self.frames)) - self.unsent_bytes
+
     def hold(self, is_held: bool) -> None:
         self.is_held = is_held
 

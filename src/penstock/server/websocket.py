@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import socket
 import struct
+import sys
 import termios
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
@@ -47,13 +49,30 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS: Final = 2.0
 """How long a client may take to answer a close frame before it is cut off."""
+CLOSE_ROUNDS_MAX: Final = 4
+"""How many times longer, while it reads what was sent before."""
+TCP_INFO_BYTES: Final = 192
+TCP_INFO_BYTES_ACKED: Final = 120
+"""Where Linux puts tcpi_bytes_acked."""
 READ_BUFFER_BYTES: Final = 2048
 """To begin with; picows doubles it as frames ask for it."""
 
 logger = logging.getLogger("penstock.websocket")
-# picows tells of each connection, and of what clients do wrong, which is no news to an operator.
+
+
+class _Failures(logging.Handler):
+    """picows tells of each connection, and of what clients do wrong, which is no news to an
+    operator. An exception is: it is a mistake of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            logger.handle(record)
+
+
 _quiet = logging.getLogger("penstock.websocket.picows")
-_quiet.setLevel(logging.CRITICAL)
+_quiet.setLevel(logging.ERROR)
+_quiet.propagate = False
+_quiet.addHandler(_Failures())
 
 
 class Front:
@@ -94,7 +113,7 @@ class WebSocket(WSProtocol):  # type: ignore[misc]
             front.settings.ping_seconds,
             front.settings.pong_seconds,
             WSAutoPingStrategy.PING_WHEN_IDLE,
-            True,  # enable_auto_pong
+            False,  # enable_auto_pong: one who does not read would fill our memory with pongs
             front.settings.frame_bytes_max,
             None,  # extra_headers
             READ_BUFFER_BYTES,
@@ -109,6 +128,8 @@ class WebSocket(WSProtocol):  # type: ignore[misc]
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
         super().connection_lost(exc)
+        if self._connection is not None:
+            self._connection.leave()  # picows tells of no end where the handshake failed.
 
     def data_received(self, data: bytes) -> None:
         """uvicorn hands over the request it has read; later data comes through `get_buffer`."""
@@ -147,9 +168,9 @@ class WebSocket(WSProtocol):  # type: ignore[misc]
             raise LimitReached("The server is stopping.")
         chosen = _choose(headers.getall("Sec-WebSocket-Protocol", ()))
         address = front.proxies.client_address(self._address, headers.getall("X-Forwarded-For", ()))
-        front.connections.enter(address)
         wire = WIRES[chosen] if chosen else JSON_WIRE
         token = bearer(headers.get("Authorization"))
+        front.connections.enter(address)
         return Connection(front, wire, address, token), chosen
 
 
@@ -167,6 +188,8 @@ class Connection(WSListener):
         self._transport: WSTransport
         self._kind = WSMsgType.TEXT if wire.is_text else WSMsgType.BINARY
         self._parts: bytearray | None = None
+        self._is_counted = True
+        self._is_closing = False
 
     # What picows says
 
@@ -182,6 +205,9 @@ class Connection(WSListener):
         kind = frame.msg_type
         if transport.is_close_frame_sent and kind != WSMsgType.CLOSE:
             return  # picows goes on with a frame that it has refused as too large.
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self._session.close(1002, "Reserved bits are set.")
+            return
         if kind is self._kind or kind == self._kind:
             if frame.fin and self._parts is None:
                 self._session.receive(frame.get_payload_as_bytes())
@@ -193,11 +219,15 @@ class Connection(WSListener):
             self._answer_close(transport)
         elif kind == WSMsgType.PONG:
             self._session.heard()
-        elif kind != WSMsgType.PING:
+        elif kind == WSMsgType.PING:
+            self._session.heard()
+            if not self.is_paused:
+                transport.send_pong(frame.get_payload_as_bytes())
+        else:
             self._session.close(Close.BAD_REQUEST, "Frames are text for JSON, else binary.")
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._front.connections.leave(self._address)
+        self.leave()
         if self._session is not None:
             self._session.ended()
 
@@ -218,16 +248,22 @@ class Connection(WSListener):
 
     def close(self, code: int, reason: str = "") -> None:
         transport = self._transport
-        if transport.is_close_frame_sent or transport.is_disconnected:
+        if transport.is_disconnected:
             return
         # Its enumeration has the standard's codes only; it sends any.
         transport.send_close(code, reason)  # type: ignore[arg-type]
-        loop = self._front.switchboard.loop
-        # One who does not read will not see why; its buffer is dropped all the same.
-        loop.call_later(CLOSE_SECONDS, transport.underlying_transport.abort)
+        self._cut_off_later()
 
     def ping(self) -> None:
         self._transport.send_ping()
+
+    def taken(self) -> int:
+        """As the client's kernel has told ours."""
+        connection = self._transport.underlying_transport.get_extra_info("socket")
+        if sys.platform != "linux" or connection.fileno() < 0:
+            return -self.unsent()
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        return int(struct.unpack_from("Q", info, TCP_INFO_BYTES_ACKED)[0])
 
     def unsent(self) -> int:
         transport = self._transport.underlying_transport
@@ -250,6 +286,31 @@ class Connection(WSListener):
     def shut_down(self) -> None:
         if self._session is not None:
             self._session.close(Close.SHUTDOWN, "The server is stopping.")
+
+    def leave(self) -> None:
+        """It counts as a connection no longer."""
+        if self._is_counted:
+            self._is_counted = False
+            self._front.connections.leave(self._address)
+
+    def _cut_off_later(self) -> None:
+        """One who reads on sees why it was closed; one who does not is not waited for."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._wait_for_end(CLOSE_ROUNDS_MAX, self.unsent())
+
+    def _wait_for_end(self, rounds: int, unsent: int) -> None:
+        loop = self._front.switchboard.loop
+        loop.call_later(CLOSE_SECONDS, self._check_end, rounds, unsent)
+
+    def _check_end(self, rounds: int, before: int) -> None:
+        if self._transport.is_disconnected:
+            return
+        unsent = self.unsent()
+        if rounds and unsent < before:
+            self._wait_for_end(rounds - 1, unsent)
+        else:
+            self._transport.underlying_transport.abort()
 
     def _admit(self, access: Access) -> Callable[[], None]:
         subject = access.subject
@@ -276,6 +337,7 @@ class Connection(WSListener):
         if not transport.is_close_frame_sent:
             transport.send_close(WSCloseCode.OK)
         transport.disconnect()
+        self._cut_off_later()
 
 
 class _NotFound(BadRequest):
