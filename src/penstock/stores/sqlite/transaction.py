@@ -179,9 +179,6 @@ class SqliteWriter:
                 self._connection.execute(COMMIT)
             except apsw.Error as error:
                 raise translate(error, self._database.path, committing=True) from error
-            if self._transaction.topics.appended_count:
-                # First of all: others are waiting for it.
-                self._ring()
         except BaseException as error:
             self._end(roll_back=True, reconnect=isinstance(error, OutcomeUnknown))
             raise
@@ -230,13 +227,17 @@ class SqliteWriter:
             self._generation = self._database.generation
             self._connection = self._database.connect(cache_kib=WRITER_CACHE_KIB)
             self._busy_ms = 0
-            self._connection.set_wal_hook(self._count_pages)
+            self._connection.set_wal_hook(self._written)
             self._transaction = SqliteTransaction(
                 self._connection, self._names, self._leasing, self._idempotency_seconds
             )
         return self._transaction
 
-    def _count_pages(self, connection: apsw.Connection, schema: str, pages: int) -> int:
+    def _written(self, connection: apsw.Connection, schema: str, pages: int) -> int:
+        """Called by SQLite as soon as a commit is on disk and others can read it."""
+        if self._transaction is not None and self._transaction.topics.appended_count:
+            # First of all: others are waiting for it.
+            self._ring()
         self._on_commit(pages)
         return apsw.SQLITE_OK
 
