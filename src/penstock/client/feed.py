@@ -111,6 +111,11 @@ class Feed:
         return True
 
     @property
+    def waiting(self) -> int:
+        """Messages that came and were not taken yet."""
+        return len(self._buffer)
+
+    @property
     def has_waiting(self) -> bool:
         return bool(self._buffer) or self._error is not None
 
@@ -166,10 +171,6 @@ class Feed:
     def is_full(self) -> bool:
         waiting = self._bytes_in - self._bytes_out
         return len(self._buffer) >= self._messages_max or waiting >= self._bytes_max
-
-    @property
-    def has_waiting_messages(self) -> bool:
-        return bool(self._buffer)
 
     @property
     def is_standby(self) -> bool:
