@@ -21,6 +21,11 @@ export interface ConnectOptions {
   reconnectMaxMs?: number;
   /** How long connecting may take. Default: 10,000. */
   connectTimeoutMs?: number;
+  /**
+   * How long after its first attempt an interrupted publish is sent again; then OutcomeUnknown. Keep it below
+   * the server's idempotency_seconds. Default: 240,000.
+   */
+  repeatMaxMs?: number;
   /** Publishes without a receipt; more are refused with QueueFull. Default: 10,000. */
   queueMax?: number;
   /** Characters of them. Default: 32 Mi. */
@@ -122,6 +127,8 @@ export class Message<P = any> {
   readonly headers: Record<string, string>;
   /** Plain values, or a Uint8Array for bytes. */
   readonly payload: P;
+  /** How it is stored. What JSON cannot say of MessagePack comes as its bytes. */
+  readonly format: "json" | "bytes" | "msgpack";
   /** When it was published, in microseconds since 1970. */
   readonly at: number;
   /** When it expires, in microseconds since 1970. */

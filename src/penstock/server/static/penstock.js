@@ -36,6 +36,7 @@ const DEFAULTS = {
   reconnectMinMs: 250,
   reconnectMaxMs: 10_000,
   connectTimeoutMs: 10_000,
+  repeatMaxMs: 240_000,
   queueMax: 10_000,
   queueBytesMax: 32 * 1024 * 1024,
   bufferMax: 1_000,
@@ -201,6 +202,8 @@ export class Message {
     this.headers = entry.headers ?? {};
     /** What was published: plain values, or a Uint8Array for bytes. */
     this.payload = entry.base64 === undefined ? entry.payload : bytesOf(entry.base64);
+    /** How it is stored: "json", "bytes" or "msgpack". What JSON cannot say of the last comes as its bytes. @type {string} */
+    this.format = entry.format ?? (entry.base64 === undefined ? "json" : "bytes");
     /** When it was published, in microseconds since 1970. @type {number} */
     this.at = entry.at;
     /** When it expires, in microseconds since 1970. @type {number | null} */
@@ -837,7 +840,8 @@ export class Hub extends Emitter {
       return outgoing(message.payload, { ...message, idempotencyKey });
     });
     const fields = { topic, messages: items };
-    const request = this.#request("publish_many", fields, { isRepeatable: keys.every(Boolean), timeout });
+    const isRepeatable = keys.every(Boolean);
+    const request = this.#request("publish_many", fields, { isRepeatable, key: keys[0], timeout });
     const reply = await request.promise;
     return reply.messages.map((published) => receiptOf(topic, published));
   }
@@ -937,7 +941,7 @@ export class Hub extends Emitter {
     this.#scheduleRefresh(info.expires_in_seconds);
     this.#watch();
     for (const subscription of [...this.#subscriptions.values()]) subscription[start]();
-    for (const entry of this.#outbox.values()) this.#send(entry);
+    for (const entry of [...this.#outbox.values()]) this.#sendAgain(entry);
   }
 
   #lost(code, reason, error = null) {
@@ -1116,7 +1120,7 @@ export class Hub extends Emitter {
     if (this.#outbox.size >= queueMax || this.#outboxBytes + frame.length > queueBytesMax) {
       throw new QueueFull();
     }
-    const entry = { ...deferred(), id, frame, isRepeatable, key, slot, isSent: false, timer: null };
+    const entry = { ...deferred(), id, frame, isRepeatable, key, slot, isSent: false, firstSentAt: 0, timer: null };
     if (timeout != null) {
       entry.timer = setTimeout(() => this.#settle(entry, new WriteTimeout()), timeout * 1000);
     }
@@ -1127,8 +1131,16 @@ export class Hub extends Emitter {
     return entry;
   }
 
+  /** The server remembers idempotency keys for a while; after that, sending again could publish twice. */
+  #sendAgain(entry) {
+    const isForgotten = entry.key && entry.firstSentAt && Date.now() - entry.firstSentAt > this.#options.repeatMaxMs;
+    if (isForgotten) this.#settle(entry, new OutcomeUnknown());
+    else this.#send(entry);
+  }
+
   #send(entry) {
     entry.isSent = true;
+    entry.firstSentAt ||= Date.now();
     if (entry.slot) this.#conflating.delete(entry.slot);
     // A socket that is closing throws or ignores it; its close event is on the way.
     quietly(() => this.#socket.send(entry.frame));
