@@ -57,6 +57,12 @@ TCP_INFO_BYTES_ACKED: Final = 120
 READ_BUFFER_BYTES: Final = 2048
 """To begin with; picows doubles it as frames ask for it."""
 
+COPIED_BYTES_MAX: Final = 8192
+"""Up to here picows copies what it sends. Beyond, it hands its one header buffer to uvloop, which
+may still refer to it when the next frame's header is written there: frames would be cut wrongly."""
+HEADER_BYTES_MAX: Final = 14
+"""The room that picows needs in front of what it is not to copy."""
+
 logger = logging.getLogger("penstock.websocket")
 
 
@@ -83,6 +89,15 @@ class Front:
         self.settings: Settings = switchboard.runtime.settings
         self.connections = connections
         self.proxies = Proxies(self.settings.trusted_proxies)
+        self._data = b""
+        self._framed = bytearray()
+
+    def framed(self, data: bytes) -> bytearray:
+        """With room for a header in front: one copy for all sockets that a batch goes to."""
+        if data is not self._data:
+            self._data = data
+            self._framed = bytearray(HEADER_BYTES_MAX) + data
+        return self._framed
 
     def protocol(self) -> Callable[..., WebSocket]:
         """What uvicorn takes for the class of its WebSocket connections."""
@@ -244,7 +259,11 @@ class Connection(WSListener):
     # What the session says
 
     def send(self, data: bytes) -> None:
-        self._transport.send(self._kind, data)
+        if len(data) <= COPIED_BYTES_MAX:
+            self._transport.send(self._kind, data)
+            return
+        frame = self._front.framed(data)
+        self._transport.send_reuse_external_bytearray(self._kind, frame, HEADER_BYTES_MAX)
 
     def close(self, code: int, reason: str = "") -> None:
         transport = self._transport
