@@ -7,6 +7,7 @@ order. Publishes carry idempotency keys, so that this never makes a second messa
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import deque
 from collections.abc import Callable
@@ -155,9 +156,9 @@ class Link:
 
     def _late(self, timeout: float) -> PenstockError:
         if self._is_ready:
-            return WriteTimeout(f"The server did not answer within {timeout:g} seconds.")
+            return WriteTimeout(f"The server did not answer within {timeout:.3g} seconds.")
         why = f": {self.last_error}" if self.last_error else ""
-        return Disconnected(f"No server at {self._addresses} within {timeout:g} seconds{why}.")
+        return Disconnected(f"No server at {self._addresses} within {timeout:.3g} seconds{why}.")
 
     # Subscriptions
 
@@ -493,8 +494,8 @@ def _describe(error: BaseException) -> str:
         return f"closed with {code}{' ' if reason else ''}{reason}" if code else "connection lost"
     if isinstance(error, TimeoutError):
         return "no answer"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)
     return str(error) or type(error).__name__
 
 
