@@ -22,6 +22,9 @@ SUBPROTOCOL_MSGPACK: Final = "penstock.v1.msgpack"
 SUBPROTOCOLS: Final = (SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK)
 WEBSOCKET_PATH: Final = "/ws"
 
+MESSAGE_MAX: Final = 1_000
+"""Characters of an error's message."""
+
 WireFormat = Literal["json", "msgpack"]
 
 CommandId = Annotated[int, Meta(ge=0, le=2**53 - 1)]
@@ -73,7 +76,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         if isinstance(error, errors.LogTrimmed):
             first = None if error.first is None else str(error.first)
             resume = str(error.resume)
-        return cls(error.code, error.message, error.hint, error.retryable, first, resume)
+        # A message may quote what was sent, which may be anything.
+        message = error.message[:MESSAGE_MAX]
+        return cls(error.code, message, error.hint, error.retryable, first, resume)
 
     def as_error(self) -> errors.PenstockError:
         """The error a local hub would have raised."""
