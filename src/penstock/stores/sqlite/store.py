@@ -96,7 +96,7 @@ class SqliteStore:
             self._leasing,
             idempotency_seconds=self._settings.idempotency_seconds,
             on_commit=self._committed,
-            ring=self._bell.ring,
+            ring=self.ring,
         )
 
     def open_wake(self) -> SqliteWake:
