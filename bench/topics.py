@@ -107,6 +107,11 @@ SUBJECTS = (
                 "bell, read and hand-over.",
             ),
             Key(
+                "wake_p50_ms_at_1_to_5_ms",
+                None,
+                "As wake_p50_ms, with pauses of 1 to 5 ms between messages.",
+            ),
+            Key(
                 "wake_idle_p50_ms",
                 None,
                 "As wake_p50_ms, with pauses of 10 to 20 ms between messages.",
