@@ -47,6 +47,7 @@ from penstock.protocol import (
     Connect,
     Connected,
     Ping,
+    Problem,
     Refresh,
     Subscribed,
     Unsubscribe,
@@ -73,6 +74,20 @@ class Refused(Exception):
     def __init__(self, error: PenstockError) -> None:
         super().__init__(error)
         self.error = error
+
+
+class Unavailable(InvalidHandshake):
+    """Not now."""
+
+    def __init__(self, error: PenstockError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class ErrorReply(msgspec.Struct):
+    """What a server says over HTTP instead of what was asked for."""
+
+    error: Problem
 
 
 class _Call:
@@ -116,6 +131,7 @@ class Link:
         self._may_read = asyncio.Event()
         self._is_ready = False
         self._heard = False
+        self._unavailable: PenstockError | None = None
         self._is_closed = False
         self._runner: asyncio.Task[None] | None = None
 
@@ -157,6 +173,8 @@ class Link:
     def _late(self, timeout: float) -> PenstockError:
         if self._is_ready:
             return WriteTimeout(f"The server did not answer within {timeout:.3g} seconds.")
+        if self._unavailable is not None:
+            return self._unavailable
         why = f": {self.last_error}" if self.last_error else ""
         return Disconnected(f"No server at {self._addresses} within {timeout:.3g} seconds{why}.")
 
@@ -253,6 +271,14 @@ class Link:
     def start(self) -> None:
         if self._runner is None and not self._is_closed:
             self._runner = self.loop.create_task(self._run(), name="penstock-link")
+            self._runner.add_done_callback(self._on_end)
+
+    def _on_end(self, runner: asyncio.Task[None]) -> None:
+        """A mistake of ours must not leave anybody waiting."""
+        if not runner.cancelled() and (error := runner.exception()) is not None:
+            self._runner = None
+            self._end(PenstockError(f"The client failed: {error!r}."))
+            raise error
 
     async def close(self) -> None:
         self._end(HubClosed("The hub is closed."))
@@ -269,12 +295,17 @@ class Link:
         while True:
             try:
                 await self._connect_and_serve()
-            except Refused as final:
+            except Refused as refused:
                 self._runner = None
-                self._end(final.error)
+                self._end(refused.error)
+                return
+            except PenstockError as error:
+                self._runner = None
+                self._end(error)
                 return
             except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as error:
                 self.last_error = _describe(error)
+                self._unavailable = error.error if isinstance(error, Unavailable) else None
             if self.connected is not None:
                 # It worked. Go elsewhere first: a server that stops says so to everybody.
                 self.connected = None
@@ -317,6 +348,7 @@ class Link:
         connected = await self._introduce(socket)
         self.connected = connected
         self.last_error = ""
+        self._unavailable = None
         self._outbox.clear()
         self._asked.clear()
         self._is_ready = True
@@ -517,6 +549,14 @@ def _final_error(code: int, reason: str) -> PenstockError:
 def _refusal(error: InvalidStatus) -> Exception:
     """What an HTTP status means to somebody who wanted a WebSocket."""
     status = error.response.status_code
+    try:
+        problem = msgspec.json.decode(error.response.body or b"", type=ErrorReply).error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    else:
+        said = problem.as_error()
+        # 503: this instance has no room, or is stopping. Another may, or this one later.
+        return Unavailable(said) if status == 503 or said.retryable else Refused(said)
     match status:
         case 401:
             return Refused(Unauthorized())
