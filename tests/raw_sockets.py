@@ -263,6 +263,7 @@ def unharmed(
     witness.begin()
     Path(f"/proc/{server.pid}/clear_refs").write_text("5")
     before = memory_kb(server.pid)
+    log_start = server.log.stat().st_size
     try:
         yield
     finally:
@@ -270,7 +271,7 @@ def unharmed(
     grown = memory_kb(server.pid, "VmHWM") - before
     assert grown < growth_mb * 1024, f"the server grew by {grown // 1024} MB"
     assert httpx.get(f"{server.url}/health/live").status_code == 200
-    log = server.log.read_text()
+    log = server.log.read_bytes()[log_start:].decode()
     assert "Traceback" not in log, log
     worst = sorted(witness.latencies)[int(len(witness.latencies) * 0.99)]
     print(f"witness: {len(witness.latencies)} exchanges, p99 {worst * 1000:.1f} ms, +{grown} KB")

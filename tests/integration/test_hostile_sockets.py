@@ -305,6 +305,12 @@ def test_frames_behind_the_handshake_are_not_taken_for_another_clients(server: H
         assert slow.reply(1)["ok"]["client"] == "slow"
 
 
+@pytest.mark.parametrize("value", ["Upgrade", "upgrade", "keep-alive, Upgrade"])
+def test_browsers_ask_for_the_upgrade_in_several_ways(server: HttpServer, value: str) -> None:
+    with RawSocket(server.port, headers={"Connection": value}).connected() as client:
+        assert client.ask("ping", 1) == {"id": 1, "ok": {}}
+
+
 @pytest.mark.parametrize("subprotocol", [JSON, None])
 def test_without_a_subprotocol_json_is_spoken(server: HttpServer, subprotocol: str | None) -> None:
     with RawSocket(server.port, subprotocol=subprotocol).connected() as client:

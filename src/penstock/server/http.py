@@ -115,6 +115,11 @@ class Http(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._stop_deadline()
+        # Firefox asks for "keep-alive, Upgrade", and picows listens to the one word only.
+        self.scope["headers"] = [
+            (name, b"Upgrade" if name == b"connection" else value)
+            for name, value in self.scope["headers"]
+        ]
         super().handle_websocket_upgrade()
 
     def timeout_keep_alive_handler(self) -> None:
