@@ -124,6 +124,17 @@ async def test_a_frame_has_no_more_messages_and_bytes_than_it_may(
     assert max(sizes) <= 1000
 
 
+async def test_a_full_frame_does_not_wait_for_a_larger_batch(
+    open_board: OpenBoard, join: Join, hub: penstock.Hub
+) -> None:
+    board = await open_board(batch_ms=A_MINUTE, batch_max=1000, frame_messages_max=5)
+    client = await subscribed(join, board)
+    hub.topics.publish("orders", 0)
+    await client.receives(1)
+    hub.topics.publish_many("orders", list(range(1, 11)))
+    assert await client.receives(11) == list(range(11))
+
+
 # One encoding
 
 
