@@ -120,7 +120,8 @@ class Subscribe(Command, frozen=True, kw_only=True, tag="subscribe"):
 
     topic: str
     after: str | None = None
-    """Resume after this position, `epoch:offset`."""
+    """Resume after this position, `epoch:offset`. With a consumer: where it begins if it does
+    not exist yet."""
     last: int | None = None
     """Start with the last so many messages."""
     consumer: str | None = None

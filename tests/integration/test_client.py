@@ -244,6 +244,24 @@ def test_payloads_are_what_a_local_hub_reads(
     assert remote.data == local.data
 
 
+def test_payloads_that_the_wire_has_no_words_for(
+    server: Server, hub: RemoteHub, topic: str
+) -> None:
+    """Published beside the server. Only publishing the first over the wire is not possible."""
+    path: Path = server._file
+    with hub_on(path) as local, hub.topics.subscribe(topic) as live:
+        local.topics.publish(topic, {"n": 2**70})
+        local.topics.publish(topic, {(1, 2): "a tuple as key"}, format="msgpack")
+        for read, same in zip(hub.topics.read(topic), local.topics.read(topic), strict=True):
+            message = live.get(SOON)
+            assert message is not None
+            assert (message.body, message.encoding) == (same.body, same.encoding)
+            assert (read.body, read.encoding) == (same.body, same.encoding)
+        with pytest.raises(InvalidPayload):
+            hub.topics.publish(topic, 2**70)
+        assert hub.topics.publish(topic, 1).durable
+
+
 def test_a_payload_becomes_a_type(hub: RemoteHub, topic: str) -> None:
     with hub.topics.subscribe(topic) as live:
         hub.topics.publish(topic, Point(1, AT))
@@ -500,6 +518,16 @@ def test_one_follower_at_a_time_and_the_next_in_line(hub: RemoteHub, topic: str)
         first.close()
         with standby.result(SOON) as second:
             assert [second.get(SOON).payload for _ in range(2)] == [1, 2]
+
+
+def test_a_new_consumer_begins_at_a_position(hub: RemoteHub, topic: str) -> None:
+    receipts = hub.topics.publish_many(topic, range(5))
+    for start, expected in ((receipts[2].position, [3, 4]), (receipts[0].position, [3, 4])):
+        assert start is not None
+        with hub.topics.follow(topic, consumer="c", start=start) as follower:
+            assert [follower.get(SOON).payload for _ in expected] == expected
+    with pytest.raises(EpochChanged):
+        hub.topics.follow(topic, consumer="d", start=Position("other-1", 1))
 
 
 def test_a_slow_follower_keeps_its_consumer_and_misses_nothing(

@@ -184,7 +184,10 @@ class Feed:
         """What to ask the server for: at first what the reader wants, later what comes next."""
         topic = self.pattern.text
         if self._consumer is not None:
-            return Subscribe(id=id, topic=topic, consumer=self._consumer, start=self._start)
+            after = None if self._after is None else str(self._after)
+            return Subscribe(
+                id=id, topic=topic, consumer=self._consumer, start=self._start, after=after
+            )
         if self._epoch:
             return Subscribe(id=id, topic=topic, after=str(Position(self._epoch, self._received)))
         after = None if self._after is None else str(self._after)

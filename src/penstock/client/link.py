@@ -34,6 +34,7 @@ from penstock.errors import (
     Disconnected,
     Forbidden,
     HubClosed,
+    InvalidPayload,
     LimitReached,
     PenstockError,
     QueueFull,
@@ -154,7 +155,7 @@ class Link:
         if len(self._calls) >= self._settings.write_queue_max:
             raise QueueFull("Too many commands wait for the server.")
         id = self._take_id()
-        call = _Call(self._wire.encode(make(id)), self.loop.create_future(), feed)
+        call = _Call(self._encoded(make(id)), self.loop.create_future(), feed)
         self._calls[id] = call
         self.start()
         if self._is_ready and (feed is None or feed.state == "live"):
@@ -381,7 +382,8 @@ class Link:
     async def _introduce(self, socket: ClientConnection) -> Connected:
         id = self._take_id()
         token = await self._tokens.get()
-        await socket.send(self._encoded(Connect(id=id, token=token, client=self._client)))
+        hello = self._encoded(Connect(id=id, token=token, client=self._client))
+        await socket.send(hello, text=self._wire.is_text)
         async with asyncio.timeout(OPEN_SECONDS):
             frame = decode_frame(await socket.recv(decode=False), self._wire.format)
         if frame.error is not None:
@@ -511,9 +513,13 @@ class Link:
         self._outbox.append(frame)
         self._has_output.set()
 
-    def _encoded(self, command: Command) -> bytes | str:
-        frame = self._wire.encode(command)
-        return frame.decode() if self._wire.is_text else frame
+    def _encoded(self, command: Command) -> bytes:
+        try:
+            return self._wire.encode(command)
+        except OverflowError:
+            raise InvalidPayload(
+                "A whole number has more than 64 bits.", hint="Publish it as text."
+            ) from None
 
     def _take_id(self) -> int:
         self._next_id += 1
