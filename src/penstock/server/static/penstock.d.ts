@@ -32,6 +32,8 @@ export interface ConnectOptions {
   queueBytesMax?: number;
   /** Messages that wait for a loop before the log is read instead. Default: 1,000. */
   bufferMax?: number;
+  /** Characters of the frames they came in. Default: 16 Mi. */
+  bufferBytesMax?: number;
   /** A WebSocket class, where there is none built in. */
   WebSocket?: unknown;
 }
@@ -58,6 +60,8 @@ export interface SubscribeOptions {
   presence?: boolean;
   /** Messages that wait for a loop before the log is read instead. */
   bufferMax?: number;
+  /** Characters of the frames they came in. */
+  bufferBytesMax?: number;
 }
 
 export interface PublishOptions {

@@ -40,6 +40,7 @@ const DEFAULTS = {
   queueMax: 10_000,
   queueBytesMax: 32 * 1024 * 1024,
   bufferMax: 1_000,
+  bufferBytesMax: 16 * 1024 * 1024,
   WebSocket: undefined,
 };
 
@@ -349,7 +350,7 @@ export class Subscription extends Emitter {
   #link;
   #options;
   #onMessage;
-  #bufferMax;
+  #limits;
   /** "waiting" for a reply, "live", "behind" (messages are read again later), "closed". */
   #state = "waiting";
   #error = null;
@@ -361,6 +362,8 @@ export class Subscription extends Emitter {
   #served = null;
   #members = new Map();
   #buffer = [];
+  /** Of the frames since it was empty. */
+  #bufferBytes = 0;
   #wake = null;
   #isLooping = false;
   #attempts = 0;
@@ -373,14 +376,14 @@ export class Subscription extends Emitter {
   #ackNext = null;
 
   /** @hidden */
-  constructor(link, topic, options, onMessage, bufferMax) {
+  constructor(link, topic, options, onMessage, limits) {
     super();
     /** The topic or glob. @type {string} */
     this.topic = topic;
     this.#link = link;
     this.#options = options;
     this.#onMessage = onMessage;
-    this.#bufferMax = bufferMax;
+    this.#limits = limits;
     if (options.after != null) parsePosition(options.after);
   }
 
@@ -527,30 +530,42 @@ export class Subscription extends Emitter {
   }
 
   /** @hidden Something arrived for this subscription. */
-  [push](frame) {
+  [push](frame, size) {
     if (this.#state === "waiting" || this.#state === "closed") return;
     switch (frame.push) {
-      case "messages":
-        if (this.#state === "live") this.#take(frame.messages);
-        break;
-      case "gap":
-        this.#received = parsePosition(frame.gap.resumes);
-        this.#tellGap(frame.gap);
-        break;
-      case "dropped":
-        this.#received = parsePosition(frame.through);
-        this[emit]("dropped", { messages: frame.messages, through: frame.through });
-        break;
       case "presence":
         this.#updateMembers(frame);
-        break;
+        return;
       case "unsubscribed":
         this.#state = "waiting";
         this.#refused(errorOf(frame.error));
+        return;
+    }
+    // Of what comes while it is behind nothing is kept, so nothing of it may count as received.
+    if (this.#state !== "live") return;
+    switch (frame.push) {
+      case "messages":
+        this.#take(frame.messages, size);
+        return;
+      case "gap":
+        this.#skipTo(frame.gap.resumes);
+        this.#tellGap(frame.gap);
+        return;
+      case "dropped":
+        this.#skipTo(frame.through);
+        this[emit]("dropped", { messages: frame.messages, through: frame.through });
     }
   }
 
-  #take(entries) {
+  #skipTo(position) {
+    const to = parsePosition(position);
+    const isBehind = to.epoch === this.#received.epoch && to.offset < this.#received.offset;
+    if (!isBehind) this.#received = to;
+    this.#served = to;
+    this.#sendAck();
+  }
+
+  #take(entries, size) {
     const { epoch } = this.#received;
     const messages = [];
     for (const entry of entries) {
@@ -562,7 +577,9 @@ export class Subscription extends Emitter {
     this.#sendAck();
     if (this.#onMessage === null) {
       for (const message of messages) this.#buffer.push(message);
-      if (this.#buffer.length >= this.#bufferMax) this.#fallBehind();
+      this.#bufferBytes += size;
+      const { messagesMax, bytesMax } = this.#limits;
+      if (this.#buffer.length >= messagesMax || this.#bufferBytes >= bytesMax) this.#fallBehind();
       this.#wake?.();
       return;
     }
@@ -665,6 +682,7 @@ export class Subscription extends Emitter {
             return;
           }
           if (this.#state === "behind") this.#catchUp();
+          this.#bufferBytes = 0;
           await new Promise((resolve) => (this.#wake = resolve));
           this.#wake = null;
         }
@@ -689,7 +707,7 @@ export class Hub extends Emitter {
   #options;
   #urls;
   #urlAt = 0;
-  #state = "disconnected";
+  #state = "connecting";
   #error = null;
   #info = null;
   #socket = null;
@@ -795,8 +813,9 @@ export class Hub extends Emitter {
       forget: (which) => this.#subscriptions.delete(which.topic),
       report: (error, where) => this.#report(error, where),
     };
-    const { bufferMax = this.#options.bufferMax } = options;
-    const subscription = new Subscription(link, topic, options, onMessage, bufferMax);
+    const { bufferMax, bufferBytesMax } = { ...this.#options, ...options };
+    const limits = { messagesMax: bufferMax, bytesMax: bufferBytesMax };
+    const subscription = new Subscription(link, topic, options, onMessage, limits);
     this.#subscriptions.set(topic, subscription);
     subscription[start]();
     return subscription;
@@ -868,7 +887,7 @@ export class Hub extends Emitter {
   async close({ timeout = 5 } = {}) {
     if (this.#state === "closed") return;
     for (const subscription of [...this.#subscriptions.values()]) subscription.close();
-    if (this.#state === "connected" && this.#outbox.size > 0) {
+    if (this.#outbox.size > 0) {
       this.#drained ??= deferred();
       const timer = setTimeout(this.#drained.resolve, timeout * 1000);
       await this.#drained.promise;
@@ -988,13 +1007,13 @@ export class Hub extends Emitter {
     this.#stopListening();
     quietly(() => socket?.close(1000));
     this.#become("closed", { error });
-    const why = error ?? new HubClosed();
-    for (const waiter of this.#waiters.splice(0)) waiter.reject(why);
+    const why = () => error ?? new HubClosed();
+    for (const waiter of this.#waiters.splice(0)) waiter.reject(why());
     const calls = [...this.#calls.values()];
     this.#calls.clear();
-    for (const settle of calls) settle(why);
+    for (const settle of calls) settle(why());
     for (const subscription of [...this.#subscriptions.values()]) subscription[end](error);
-    for (const entry of [...this.#outbox.values()]) this.#settle(entry, why);
+    for (const entry of [...this.#outbox.values()]) this.#settle(entry, why());
     this.#drained?.resolve();
   }
 
@@ -1152,7 +1171,8 @@ export class Hub extends Emitter {
     clearTimeout(entry.timer);
     if (entry.slot) this.#conflating.delete(entry.slot);
     if (error) {
-      error.idempotencyKey = entry.key || null;
+      // The hub's own error is everybody's.
+      if (error !== this.#error) error.idempotencyKey = entry.key || null;
       entry.reject(error);
     } else entry.resolve(reply);
     if (this.#outbox.size === 0) this.#drained?.resolve();
@@ -1168,7 +1188,7 @@ export class Hub extends Emitter {
       return;
     }
     if (frame.id === undefined) {
-      this.#subscriptions.get(frame.topic)?.[push](frame);
+      this.#subscriptions.get(frame.topic)?.[push](frame, data.length);
       return;
     }
     const error = frame.error && errorOf(frame.error);
