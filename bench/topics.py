@@ -66,9 +66,14 @@ SUBJECTS = (
             Key(
                 "ratio_bulk_vs_raw_sqlite",
                 Budget(at_least=0.7),
-                "`publish_many` of dicts in batches of `commit_group_max`, each on disk before the "
-                "next, over bare apsw `executemany` of encoded rows in transactions of the same "
-                "size, WAL, `synchronous=FULL`.",
+                "`publish_many` of 100 dicts at a time, each batch on disk before the next, over "
+                "bare apsw `executemany` of 100 encoded rows a transaction into penstock's own "
+                "table, with the same columns and index; both WAL, `synchronous=FULL`.",
+            ),
+            Key(
+                "ratio_bulk_vs_minimal_table",
+                None,
+                "The same, over bare apsw into a table of five columns and one index.",
             ),
         ),
     ),
@@ -100,6 +105,11 @@ SUBJECTS = (
                 None,
                 "The same messages, from the call of publish(): encoding, group commit, fsync, "
                 "bell, read and hand-over.",
+            ),
+            Key(
+                "wake_p50_ms_at_1_to_5_ms",
+                None,
+                "As wake_p50_ms, with pauses of 1 to 5 ms between messages.",
             ),
             Key(
                 "wake_idle_p50_ms",

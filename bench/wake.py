@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 WARM_UP = 50
 PAUSE_MS = (0.2, 1.0)
 """About a thousand messages a second, with their commits."""
+CALM_PAUSE_MS = (1.0, 5.0)
+CALM_SHARE = 0.5
 IDLE_PAUSE_MS = (10.0, 20.0)
 """Long enough for caches to grow cold and the processor to go to sleep."""
 IDLE_SHARE = 0.1
@@ -62,18 +64,24 @@ def to_another_process(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator
         [percentile(run["whole"], 50) for run in runs],
         f"of it, {show(commit)} ms until the commit is on disk",
     )
-    if "wake_idle_p50_ms" in wanted:
-        yield idle(arena, sizes)
+    for key, pause_ms, share in (
+        ("wake_p50_ms_at_1_to_5_ms", CALM_PAUSE_MS, CALM_SHARE),
+        ("wake_idle_p50_ms", IDLE_PAUSE_MS, IDLE_SHARE),
+    ):
+        if key in wanted:
+            yield at_pace(arena, sizes, key, pause_ms, share)
 
 
-def idle(arena: Arena, sizes: Sizes) -> Figure:
+def at_pace(
+    arena: Arena, sizes: Sizes, key: str, pause_ms: tuple[float, float], share: float
+) -> Figure:
     runs = []
-    messages = max(20, round(sizes.wake_messages * IDLE_SHARE))
+    messages = max(20, round(sizes.wake_messages * share))
     for seed in range(sizes.runs):
         with arena.fresh() as folder:
-            runs.append(measure(folder, messages, seed=seed, pause_ms=IDLE_PAUSE_MS))
+            runs.append(measure(folder, messages, seed=seed, pause_ms=pause_ms))
     return Figure.of(
-        "wake_idle_p50_ms",
+        key,
         [percentile(run["wake"], 50) for run in runs],
         f"{show(messages)} messages a run; both processes wake from sleep for each",
     )

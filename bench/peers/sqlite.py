@@ -13,8 +13,9 @@ from typing import Any
 import apsw
 import msgspec
 
+import penstock
 from bench.process import Link, Meter
-from bench.workload import DATABASE, PAYLOAD, TYPE
+from bench.workload import DATABASE, PAYLOAD, TYPE, url
 
 # `document`: the table of the message queue penstock descends from, with all of its indexes.
 # `bare`: what a log needs at the least.
@@ -50,6 +51,13 @@ INSERT = (
 ROW = ("canvas-abc", TYPE, msgspec.json.encode(PAYLOAD).decode(), "2026-01-01 00:01:00")
 BARE_ROW = (1, TYPE, ROW[2], 1_767_225_660_000_000)
 
+# `ours`: penstock's own table, with its columns and its index, and the values it would write.
+INSERT_OURS = """
+    INSERT INTO penstock_messages (topic_id, created_at, type, encoding, producer, body)
+    VALUES (?, ?, ?, ?, ?, ?)
+"""
+OUR_ROW = (1, 1_767_225_660_000_000, TYPE, 1, "bench-host:12345", msgspec.json.encode(PAYLOAD))
+
 BUSY_MS = 60_000
 SATURATED_BATCH = 100
 
@@ -59,27 +67,33 @@ def connect(table: str) -> apsw.Connection:
     connection.set_busy_timeout(BUSY_MS)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    if not connection.table_exists(None, "message_queue"):
+    if table in TABLES and not connection.table_exists(None, "message_queue"):
         connection.execute(TABLES[table])
     return connection
 
 
-def insert(connection: apsw.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
+def insert(
+    connection: apsw.Connection, rows: Iterable[tuple[Any, ...]], statement: str = INSERT
+) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    connection.executemany(INSERT, rows)
+    connection.executemany(statement, rows)
     connection.execute("COMMIT")
 
 
 def in_bulk(link: Link, *, rows: int, batch: int, table: str) -> dict[str, Any]:
-    """Encoded rows, one transaction per batch."""
+    """Encoded rows into `ours` or `bare`, one transaction per batch."""
+    if table == "ours":
+        with penstock.connect(url(Path.cwd())) as hub:
+            hub.topics.create("bench")
     connection = connect(table)
-    group = [ROW if table == "document" else BARE_ROW] * batch
-    insert(connection, group)
+    statement, row = (INSERT_OURS, OUR_ROW) if table == "ours" else (INSERT, BARE_ROW)
+    group = [row] * batch
+    insert(connection, group, statement)
     link.ready()
     link.wait_go()
     with Meter() as meter:
         for _ in range(rows // batch):
-            insert(connection, group)
+            insert(connection, group, statement)
     connection.close()
     return {"per_second": rows / meter.seconds, "cores": meter.cores}
 

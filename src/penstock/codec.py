@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import math
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +53,8 @@ def encode(
     try:
         if encoding == JSON:
             body = _encode_json(payload)
+            if b"null" in body:
+                _refuse_not_finite(payload)
         elif encoding == MSGPACK:
             body = _encode_msgpack(payload)
         else:
@@ -66,6 +69,19 @@ def encode(
         if len(packed) < size:
             return packed, encoding | ZSTD
     return body, encoding
+
+
+def _refuse_not_finite(payload: Any) -> None:
+    """JSON has no NaN and no infinity; the encoder writes null for them, which is a change."""
+    waiting = [msgspec.to_builtins(payload)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"JSON cannot say {value}; use the format 'msgpack'")
 
 
 def _encoding(payload: Any, format: str | None) -> int:

@@ -9,6 +9,7 @@ run again one by one.
 from __future__ import annotations
 
 import asyncio
+import enum
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from penstock.clock import Clock, Micros
+from penstock.entry import NewMark
 from penstock.errors import (
     HubClosed,
     InsideTransaction,
@@ -60,6 +62,15 @@ deadlock: it waits for that very transaction."""
 _UNSET: Any = object()
 
 
+class Kind(enum.IntEnum):
+    """What an operation writes: many of one kind go to the store in one call."""
+
+    APPEND = 0
+    ENQUEUE = 1
+    MARK = 2
+    RUN = 3
+
+
 class Operation(msgspec.Struct, Generic[T]):
     """Something to write, and who waits for it. Answered once.
 
@@ -67,7 +78,8 @@ class Operation(msgspec.Struct, Generic[T]):
     """
 
     run: Callable[[Transaction], T] | None
-    messages: Sequence[NewMessage]
+    items: Sequence[Any]
+    kind: Kind = Kind.APPEND
     future: asyncio.Future[T] | None = None
     is_single: bool = False
     """Its result is the receipt itself, not a list of receipts."""
@@ -76,9 +88,15 @@ class Operation(msgspec.Struct, Generic[T]):
     error: BaseException | None = None
 
     @property
-    def is_keyed(self) -> bool:
-        """Whether a message has an idempotency key, under which it can be refused."""
-        return any(message.idempotency_key is not None for message in self.messages)
+    def can_fail(self) -> bool:
+        """Whether the store may refuse it for what it says, as under a key that is taken."""
+        if self.kind == Kind.APPEND:
+            return any(message.idempotency_key is not None for message in self.items)
+        if self.kind == Kind.ENQUEUE:
+            return not all(job.is_plain for job in self.items)
+        if self.kind == Kind.MARK:
+            return any(mark.hash is not None for mark in self.items)
+        return True
 
     def wait(self, timeout_seconds: float | None = None) -> T:
         """The result, once it is on disk. The write goes on if the caller stops waiting."""
@@ -128,38 +146,55 @@ class Committer(Service):
         return self._submit(Operation(None, messages, done=_held_lock()))
 
     def append_one(self, message: NewMessage) -> Operation[Receipt]:
-        return self._submit(Operation(None, (message,), None, True, _held_lock()))
+        return self._submit(Operation(None, (message,), is_single=True, done=_held_lock()))
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
         """Enqueue them, in order, in one transaction."""
-        clock = self._clock
-        return self.run(lambda tx: tx.jobs.enqueue(jobs, now=clock.now()))
+        assert jobs, "nothing to enqueue"
+        return self._submit(Operation(None, jobs, Kind.ENQUEUE, done=_held_lock()))
+
+    def enqueue_async(self, jobs: Sequence[NewJob]) -> asyncio.Future[list[Enqueued]]:
+        assert jobs, "nothing to enqueue"
+        future: asyncio.Future[list[Enqueued]] = asyncio.Future()
+        self._submit(Operation(None, jobs, Kind.ENQUEUE, future))
+        return future
+
+    def mark(self, marks: Sequence[NewMark]) -> Operation[list[bool]]:
+        """Mark them in the ledger, in one transaction."""
+        assert marks, "nothing to mark"
+        return self._submit(Operation(None, marks, Kind.MARK, done=_held_lock()))
+
+    def mark_async(self, marks: Sequence[NewMark]) -> asyncio.Future[list[bool]]:
+        assert marks, "nothing to mark"
+        future: asyncio.Future[list[bool]] = asyncio.Future()
+        self._submit(Operation(None, marks, Kind.MARK, future))
+        return future
 
     def run(self, write: Callable[[Transaction], T]) -> Operation[T]:
         """Run `write` inside the next transaction, in a savepoint of its own."""
-        return self._submit(Operation(write, (), done=_held_lock()))
+        return self._submit(Operation(write, (), Kind.RUN, done=_held_lock()))
 
     def append_async(self, messages: Sequence[NewMessage]) -> asyncio.Future[list[Receipt]]:
         assert messages, "nothing to append"
         future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
-        self._submit(Operation(None, messages, future))
+        self._submit(Operation(None, messages, Kind.APPEND, future))
         return future
 
     def append_one_async(self, message: NewMessage) -> asyncio.Future[Receipt]:
         # Belongs to the running loop, too, and asks for it only once.
         future: asyncio.Future[Receipt] = asyncio.Future()
-        self._submit(Operation(None, (message,), future, True))
+        self._submit(Operation(None, (message,), Kind.APPEND, future, True))
         return future
 
     def run_async(self, write: Callable[[Transaction], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._submit(Operation(write, (), future))
+        self._submit(Operation(write, (), Kind.RUN, future))
         return future
 
     def run_quietly(self, write: Callable[[Transaction], object]) -> None:
         """From a finalizer: nobody waits, and nothing is raised if there is no room or no hub."""
         if not self._is_closed and len(self._queue) < self._queue_max:
-            self._queue.append(Operation(write, (), done=_held_lock()))
+            self._queue.append(Operation(write, (), Kind.RUN, done=_held_lock()))
             self.nudge()
 
     @property
@@ -259,19 +294,23 @@ class Committer(Service):
         is_plain = True
         while queue:
             operation = queue.popleft()
-            messages = operation.messages
-            count_left -= len(messages) or 1
-            for message in messages:
-                bytes_left -= len(message.body)
-                if message.idempotency_key is not None:
-                    is_plain = False
+            items = operation.items
+            count_left -= len(items) or 1
+            if operation.kind is Kind.APPEND:
+                for message in items:
+                    bytes_left -= len(message.body)
+                    if message.idempotency_key is not None:
+                        is_plain = False
+            else:
+                is_plain = False
+                if operation.kind is Kind.ENQUEUE:
+                    bytes_left -= sum(len(job.body) for job in items)
             if (count_left < 0 or bytes_left < 0) and group:
                 queue.appendleft(operation)
                 break
             group.append(operation)
-            plain += messages
-            if operation.run is not None:
-                is_plain = False
+            if is_plain:
+                plain += items
         return group, plain if is_plain else None
 
     def _commit(self, group: list[Operation[Any]], plain: list[NewMessage] | None = None) -> None:
@@ -304,7 +343,7 @@ class Committer(Service):
             self._writer = self._store.open_writer()
         with self._writer.transaction() as transaction:
             if plain is not None:
-                self._append(transaction, group, plain, self._clock.now())
+                self._write(transaction, Kind.APPEND, group, plain, self._clock.now())
             else:
                 self._run(transaction, group)
             appended = transaction.topics.appended() if self.on_appended is not None else None
@@ -326,45 +365,57 @@ class Committer(Service):
             self.on_commit(count)
 
     def _run(self, transaction: Transaction, group: list[Operation[Any]]) -> None:
-        """Appends that cannot fail by themselves go in together; all else in savepoints."""
+        """What cannot fail by itself goes in together, by kind; all else in savepoints."""
         now = self._clock.now()
-        plain: list[Operation[Any]] = []
-        messages: list[NewMessage] = []
+        kind = Kind.APPEND
+        alike: list[Operation[Any]] = []
+        items: list[Any] = []
         for operation in group:
-            if operation.run is None and not operation.is_keyed:
-                plain.append(operation)
-                messages += operation.messages
+            if not operation.can_fail:
+                if operation.kind is not kind:
+                    self._write(transaction, kind, alike, items, now)
+                    kind, alike, items = operation.kind, [], []
+                alike.append(operation)
+                items += operation.items
                 continue
-            self._append(transaction, plain, messages, now)
-            plain, messages = [], []
+            self._write(transaction, kind, alike, items, now)
+            alike, items = [], []
             try:
                 with transaction.savepoint():
                     if operation.run is None:
-                        self._append(transaction, [operation], operation.messages, now)
+                        self._write(transaction, operation.kind, [operation], operation.items, now)
                     else:
                         operation.result = operation.run(transaction)
             except PenstockError as error:
                 operation.error = error
-        self._append(transaction, plain, messages, now)
+        self._write(transaction, kind, alike, items, now)
 
-    def _append(
+    def _write(
         self,
         transaction: Transaction,
+        kind: Kind,
         operations: list[Operation[Any]],
-        messages: Sequence[NewMessage],
+        items: Sequence[Any],
         now: Micros,
     ) -> None:
+        """Hand items of one kind to the store, and its answers to their operations."""
         if not operations:
             return
-        receipts = transaction.topics.append(messages, producer=self._producer, now=now)
-        if len(operations) == len(receipts):
-            for operation, receipt in zip(operations, receipts, strict=True):
-                operation.result = receipt if operation.is_single else [receipt]
+        answers: Sequence[Any]
+        if kind is Kind.APPEND:
+            answers = transaction.topics.append(items, producer=self._producer, now=now)
+        elif kind is Kind.ENQUEUE:
+            answers = transaction.jobs.enqueue(items, now=now)
+        else:
+            answers = transaction.ledger.mark(items, now=now)
+        if len(operations) == len(answers):
+            for operation, answer in zip(operations, answers, strict=True):
+                operation.result = answer if operation.is_single else [answer]
             return
         start = 0
         for operation in operations:
-            end = start + len(operation.messages)
-            operation.result = receipts[start] if operation.is_single else receipts[start:end]
+            end = start + len(operation.items)
+            operation.result = answers[start] if operation.is_single else answers[start:end]
             start = end
 
     def _fail(self, group: list[Operation[Any]], error: BaseException) -> None:

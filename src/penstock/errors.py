@@ -352,6 +352,37 @@ class WaitTimeout(JobError):
     hint = "It goes on; wait again."
 
 
+# The ledger
+
+
+class LedgerError(PenstockError):
+    """The ledger operation failed."""
+
+    code = "ledger_error"
+
+
+class AlreadyProcessed(LedgerError):
+    """This was processed before."""
+
+    code = "already_processed"
+    hint = "Nothing is to be done: skip it."
+
+
+class InProgress(LedgerError):
+    """Somebody else is at it."""
+
+    code = "in_progress"
+    retryable = True
+    hint = "Try again later, or claim with wait= to get the result when it is there."
+
+
+class LedgerConflict(LedgerError):
+    """The same key stands for something else."""
+
+    code = "ledger_conflict"
+    hint = "Use one key per message."
+
+
 # Transactions
 
 

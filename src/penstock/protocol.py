@@ -22,6 +22,9 @@ SUBPROTOCOL_MSGPACK: Final = "penstock.v1.msgpack"
 SUBPROTOCOLS: Final = (SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK)
 WEBSOCKET_PATH: Final = "/ws"
 
+MESSAGE_MAX: Final = 1_000
+"""Characters of an error's message."""
+
 WireFormat = Literal["json", "msgpack"]
 
 CommandId = Annotated[int, Meta(ge=0, le=2**53 - 1)]
@@ -73,7 +76,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         if isinstance(error, errors.LogTrimmed):
             first = None if error.first is None else str(error.first)
             resume = str(error.resume)
-        return cls(error.code, error.message, error.hint, error.retryable, first, resume)
+        # A message may quote what was sent, which may be anything.
+        message = error.message[:MESSAGE_MAX]
+        return cls(error.code, message, error.hint, error.retryable, first, resume)
 
     def as_error(self) -> errors.PenstockError:
         """The error a local hub would have raised."""
@@ -115,7 +120,8 @@ class Subscribe(Command, frozen=True, kw_only=True, tag="subscribe"):
 
     topic: str
     after: str | None = None
-    """Resume after this position, `epoch:offset`."""
+    """Resume after this position, `epoch:offset`. With a consumer: where it begins if it does
+    not exist yet."""
     last: int | None = None
     """Start with the last so many messages."""
     consumer: str | None = None
@@ -284,8 +290,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     base64: str | UnsetType = UNSET
     """Bytes, for clients that speak JSON; on MessagePack they are a `payload` of type bin."""
     expires_at: int | None = None
-    format: Literal["msgpack"] | None = None
-    """Stored as MessagePack, which has more types than JSON. Left out for JSON and bytes."""
+    format: Literal["json", "msgpack"] | None = None
+    """`msgpack`: stored as MessagePack, which has more types than JSON. Where this connection's
+    format cannot say the payload at all, it comes as stored: as `base64` of MessagePack, or with
+    `json` as JSON text in a `payload` of type bin. Left out otherwise."""
     conflated: bool = False
     """The payload is a list of `{key, payload, type}`: the latest under each key."""
 
@@ -350,15 +358,36 @@ class Wire:
 
     def entry(self, message: Message, *, with_topic: bool) -> Raw:
         """A message, encoded on its own: frames are put together from such pieces."""
-        payload: Any = UNSET
-        base64: str | UnsetType = UNSET
         format = message.encoding & codec.FORMAT_MASK
-        if format == self._own:
-            payload = Raw(message.data)
-        elif format == codec.BYTES and self.is_text:
-            base64 = codec.to_base64(message.data)
-        else:
-            payload = message.payload
+        try:
+            if format == self._own:
+                return self._entry(message, with_topic, Raw(message.data))
+            if format == codec.BYTES and self.is_text:
+                return self._entry(message, with_topic, base64=codec.to_base64(message.data))
+            return self._entry(message, with_topic, message.payload)
+        except (errors.PenstockError, TypeError, ValueError, OverflowError, RecursionError):
+            return self._entry_as_stored(message, with_topic)
+
+    def _entry_as_stored(self, message: Message, with_topic: bool) -> Raw:
+        """One message that this format has no words for must not hold up all that follow."""
+        try:
+            data = message.data
+        except errors.PenstockError:
+            data = message.body
+        if self.is_text:
+            return self._entry(message, with_topic, base64=codec.to_base64(data))
+        is_json = message.encoding & codec.FORMAT_MASK == codec.JSON
+        return self._entry(message, with_topic, data, format="json" if is_json else None)
+
+    def _entry(
+        self,
+        message: Message,
+        with_topic: bool,
+        payload: Any = UNSET,
+        base64: str | UnsetType = UNSET,
+        format: Literal["json"] | None = None,
+    ) -> Raw:
+        is_msgpack = message.encoding & codec.FORMAT_MASK == codec.MSGPACK
         return Raw(
             self.encode(
                 Entry(
@@ -371,7 +400,7 @@ class Wire:
                     payload=payload,
                     base64=base64,
                     expires_at=message.expires_at,
-                    format="msgpack" if format == codec.MSGPACK else None,
+                    format="msgpack" if is_msgpack else format,
                     conflated=bool(message.encoding & codec.CONFLATED),
                 )
             )

@@ -141,6 +141,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The largest head of an HTTP request: its line and its headers."""
     publish_rate_max: Count = 20_000
     """Messages one client may publish in a second, averaged over a few."""
+    subscribe_rate_max: Count = 500
+    """Subscriptions one socket may open in a second, averaged over a few."""
     connect_seconds: Positive = 10.0
     """How long a new socket may take to send its connect command."""
     ping_seconds: Positive = 25.0

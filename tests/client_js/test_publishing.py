@@ -114,6 +114,33 @@ def test_without_a_key_an_interrupted_publish_says_that_it_does_not_know(
     assert payloads(hub.topics.read("orders")) == [1]
 
 
+def test_a_publish_is_not_repeated_when_its_key_may_be_forgotten(
+    server: Server, run: Run, hub: penstock.Hub
+) -> None:
+    """A server knows keys for idempotency_seconds; a longer outage leaves the outcome unknown."""
+    with Proxy(server.port) as proxy:
+        node = run(
+            """
+            const hub = connect(url, { reconnectMaxMs: 50, repeatMaxMs: -1 });
+            await hub.ready();
+            say("ready");
+            await hear();
+            say(await codeOf(hub.publish("orders", 1)));
+            await hub.publish("orders", 2);
+            say("done");
+            """,
+            url=proxy.url,
+        )
+        assert node.told() == "ready"
+        proxy.mute()
+        node.tell()
+        wait_until(lambda: hub.topics.read("orders"), "it is in the log")
+        proxy.cut()
+        assert node.told() == "outcome_unknown"
+        assert node.told() == "done"
+    assert payloads(hub.topics.read("orders")) == [1, 2]
+
+
 def test_publishes_wait_for_a_server_in_order_and_not_without_limit(
     start_server: Callable[..., Server], hub: penstock.Hub
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import penstock
 from tests.client_js.node import Node
 from tests.client_js.servers import Server, free_port
@@ -292,3 +294,60 @@ def test_conflated_messages_have_their_entries(run: Run, hub: penstock.Hub) -> N
         """)
     assert node.told() == [{"key": "ann", "payload": {"x": 1}, "type": "cursor"}]
     wait_until(lambda: hub.topics.read("canvas"))
+
+
+COUNT = """
+    const hub = connect(url, { reconnectMaxMs: 100 });
+    let [seen, dropped, codes] = [0, 0, []];
+    const finish = (at) => at === 400 && say([seen, dropped, codes]);
+    const orders = hub.subscribe("orders", ({ payload }) => {
+        seen++;
+        finish(payload.number);
+    });
+    orders.on("dropped", (event) => (dropped += event.messages));
+    orders.on("gap", (gap) => say(gap));
+    hub.on("disconnected", ({ code }) => codes.push(code));
+    await orders.ready;
+    say("ready");
+    """
+
+
+@pytest.mark.parametrize("policy", ["catch_up", "disconnect", "drop_oldest"])
+def test_a_program_that_stood_still_is_treated_by_the_topics_policy(
+    run: Run, hub: penstock.Hub, policy: Any
+) -> None:
+    """D5: served from the log, sent away and back, or told what it missed."""
+    hub.topics.create("orders", delivery=penstock.Delivery(slow_policy=policy))
+    node = run(COUNT)
+    assert node.told() == "ready"
+    node.stop()
+    for number in range(1, 401):
+        hub.topics.publish("orders", {"number": number, "ballast": "x" * 50_000})
+    node.go_on()
+    seen, dropped, codes = node.told()
+    assert seen + dropped == 400
+    assert (dropped > 0) == (policy == "drop_oldest")
+    assert codes == ([3008] if policy == "disconnect" else [])
+
+
+def test_a_loop_holds_no_more_bytes_than_it_may(run: Run, hub: penstock.Hub) -> None:
+    node = run("""
+        const hub = connect(url, { bufferBytesMax: 100_000 });
+        const orders = hub.subscribe("orders");
+        let times = 0;
+        orders.on("subscribed", () => times++);
+        await orders.ready;
+        say("ready");
+        await hear();
+        const seen = [];
+        for await (const { payload } of orders) {
+            seen.push(payload.length);
+            if (seen.length === 40) break;
+        }
+        say([seen.every((length) => length === 20_000), times > 1]);
+        """)
+    assert node.told() == "ready"
+    for _ in range(40):
+        hub.topics.publish("orders", "x" * 20_000)
+    node.tell()
+    assert node.told() == [True, True]

@@ -19,7 +19,7 @@ from penstock.cli import (
     topics,
 )
 from penstock.cli.layout import MainGroup
-from penstock.cli.session import Config, Json, Session, Url, epilog
+from penstock.cli.session import Config, Json, Session, Token, Url, epilog
 
 MESSAGES = "Messages"
 PLACES = "Topics and consumers"
@@ -55,6 +55,7 @@ def _print_version(is_asked: bool) -> None:
 def penstock(
     context: typer.Context,
     url: Url = None,
+    token: Token = None,
     config: Config = None,
     json: Json = False,
     version: Annotated[
@@ -69,7 +70,7 @@ def penstock(
     ] = False,
 ) -> None:
     """A durable messaging hub in one file: processes share topics without a server."""
-    context.obj = Session(url, config, json)
+    context.obj = Session(url, config, json, token)
 
 
 publish.register(app, MESSAGES)

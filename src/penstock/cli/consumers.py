@@ -112,7 +112,7 @@ def seek_consumer(
         where = "earliest"
     else:
         where = parse_position(to)
-    with session.connect() as hub:
+    with session.reach() as hub:
         hub.consumers.get(name, topic)
         consumer = hub.consumers.seek(name, topic, where)
         lag = hub.consumers.lag(name, topic)
@@ -137,7 +137,7 @@ def delete_consumer(
     ] = False,
 ) -> None:
     """Forget a consumer. Under its name, a new one can begin."""
-    with session.connect() as hub:
+    with session.reach() as hub:
         if not [c for c in hub.consumers.list(name) if topic in (None, c.subscription)]:
             on = "" if topic is None else f" on {topic!r}"
             raise ConsumerNotFound(f"There is no consumer {name!r}{on}.")
@@ -150,7 +150,7 @@ def delete_consumer(
 
 
 def _find(session: Session, name: str | None) -> list[tuple[Consumer, Lag]]:
-    with session.connect() as hub:
+    with session.reach() as hub:
         return [(c, hub.consumers.lag(c.name, c.subscription)) for c in hub.consumers.list(name)]
 
 

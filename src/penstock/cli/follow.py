@@ -147,7 +147,7 @@ def follow(
     _check_options(consumer, start, standby, last, after, since)
     printer = _printer(session)
     seen = 0
-    with session.connect(shows_warnings=True) as hub, Interruption() as interruption:
+    with session.reach(shows_warnings=True) as hub, Interruption() as interruption:
         try:
             with interruption.wait():
                 source = _open(

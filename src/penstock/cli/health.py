@@ -33,7 +33,7 @@ def health(session: Session) -> None:
     the hub cannot be reached.
     """
     try:
-        with session.connect() as hub:
+        with session.reach() as hub:
             found = hub.health()
     except PenstockError as error:
         table.print_error(error)

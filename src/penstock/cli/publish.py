@@ -158,7 +158,7 @@ def publish(
             raise typer.BadParameter(
                 "many messages cannot share one key.", param_hint="--idempotency-key"
             )
-        with session.connect() as hub:
+        with session.reach() as hub:
             _publish_lines(session, hub, topic, template)
         return
     if bytes_from_file is not None:
@@ -166,7 +166,7 @@ def publish(
     else:
         assert payload is not None
         value = parse_payload(os.fsencode(payload), format)
-    with session.connect() as hub:
+    with session.reach() as hub:
         message = msgspec.structs.replace(template, payload=value)
         [receipt] = hub.topics.publish_many(topic, [message])
     _print_receipt(session, receipt)

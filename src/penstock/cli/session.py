@@ -1,8 +1,8 @@
 """One run of a command: which hub it is about, how it prints, and how it ends.
 
-Every command gets `--url`, `--config` and `--json`, which can also stand before its name. Errors
-that penstock knows end it with one line and a hint on standard error and exit code 1; Ctrl-C with
-130 and a closed pipe with 141, both without a word.
+Every command gets `--url`, `--token`, `--config` and `--json`, which can also stand before its
+name. Errors that penstock knows end it with one line and a hint on standard error and exit code
+1; Ctrl-C with 130 and a closed pipe with 141, both without a word.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 FAILED = 1
 BROKEN_PIPE = 141
 OPTIONS_PANEL = "Options for every command"
+SERVERS = ("http://", "https://", "ws://", "wss://")
 
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
         metavar="URL",
-        help="The hub: sqlite:///file.db, sqlite:////absolute/file.db or memory:. "
-        "Default: $PENSTOCK_URL, then sqlite:///penstock.db.",
+        help="The hub: sqlite:///file.db, sqlite:////absolute/file.db, memory:, or a server such "
+        "as http://host:8400. Default: $PENSTOCK_URL, then sqlite:///penstock.db.",
         rich_help_panel=OPTIONS_PANEL,
         show_default=False,
     ),
@@ -47,6 +48,17 @@ Config = Annotated[
         "--config",
         metavar="FILE",
         help="A TOML file with settings. Default: $PENSTOCK_CONFIG, then penstock.toml here.",
+        rich_help_panel=OPTIONS_PANEL,
+        show_default=False,
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TOKEN",
+        help="For a server that asks for one. Default: $PENSTOCK_TOKEN, which other users of "
+        "the machine cannot see.",
         rich_help_panel=OPTIONS_PANEL,
         show_default=False,
     ),
@@ -68,11 +80,16 @@ class Session:
     """What was asked for, before the command's own arguments."""
 
     def __init__(
-        self, url: str | None = None, config: Path | None = None, is_json: bool = False
+        self,
+        url: str | None = None,
+        config: Path | None = None,
+        is_json: bool = False,
+        token: str | None = None,
     ) -> None:
         self.url = url
         self.config = config
         self.is_json = is_json
+        self.token = token
 
     def settings(self, **arguments: Any) -> Settings:
         from penstock.settings import load
@@ -84,6 +101,22 @@ class Session:
         for the others, the error that ends them says it all."""
         from penstock.hub import Hub
 
+        self._log(shows_warnings)
+        return Hub(self.settings(**arguments))
+
+    def reach(self, *, shows_warnings: bool = False) -> Hub:
+        """The same, also for the URL of a server: then a remote hub, which has the names that
+        commands for messages, topics and consumers use."""
+        settings = self.settings()
+        if not settings.url.startswith(SERVERS):
+            return self.connect(shows_warnings=shows_warnings)
+        # Imported here: commands on a file start faster without it.
+        from penstock.client import connect
+
+        self._log(shows_warnings)
+        return cast("Hub", connect(self.url, token=self.token, config=self.config))
+
+    def _log(self, shows_warnings: bool) -> None:
         handler: logging.Handler = logging.NullHandler()
         if shows_warnings:
             handler = logging.StreamHandler()
@@ -91,7 +124,6 @@ class Session:
         logger = logging.getLogger("penstock")
         logger.addHandler(handler)
         logger.propagate = False
-        return Hub(self.settings(**arguments))
 
     def database_file(self) -> Path | None:
         """The file behind the URL, whether or not it exists; None if it has none."""
@@ -110,10 +142,20 @@ def command(
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
 
         def run(
-            context: typer.Context, url: str | None, config: Path | None, json: bool, **values: Any
+            context: typer.Context,
+            url: str | None,
+            token: str | None,
+            config: Path | None,
+            json: bool,
+            **values: Any,
         ) -> None:
             before = context.find_object(Session) or Session()
-            session = Session(url or before.url, config or before.config, json or before.is_json)
+            session = Session(
+                url or before.url,
+                config or before.config,
+                json or before.is_json,
+                token or before.token,
+            )
             with ending_well():
                 function(session, **values)
 
@@ -122,6 +164,7 @@ def command(
             inspect.Parameter("context", keyword, annotation=typer.Context),
             *(parameter.replace(kind=keyword) for parameter in own),
             inspect.Parameter("url", keyword, default=None, annotation=Url),
+            inspect.Parameter("token", keyword, default=None, annotation=Token),
             inspect.Parameter("config", keyword, default=None, annotation=Config),
             inspect.Parameter("json", keyword, default=False, annotation=Json),
         ]

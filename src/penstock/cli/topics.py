@@ -103,7 +103,7 @@ def list_topics(
     ] = None,
 ) -> None:
     """Topics by name, with size and retention."""
-    with session.connect() as hub:
+    with session.reach() as hub:
         topics = hub.topics.list(glob or "*")
         default = hub.settings.retention_seconds
     if session.is_json:
@@ -130,7 +130,7 @@ def list_topics(
 @command(app, "show", examples=("penstock topics show orders",))
 def show_topic(session: Session, name: Name) -> None:
     """One topic: size, age, rate, retention, delivery and who consumes it."""
-    with session.connect() as hub:
+    with session.reach() as hub:
         topic = hub.topics.get(name)
         stats = hub.topics.stats(name)
         consumers = [c for c in hub.consumers.list() if Pattern(c.subscription).matches(name)]
@@ -207,7 +207,7 @@ def create_topic(
         Retention(), keep_for, max_messages, max_bytes, hold_for, hold_max_age, hold_max_bytes
     )
     delivery = changed_delivery(Delivery(), batch_max, batch_ms, slow_policy)
-    with session.connect() as hub:
+    with session.reach() as hub:
         topic = hub.topics.create(name, retention, delivery=delivery)
     _print_topic(session, topic, "created", hub.settings)
 
@@ -250,7 +250,7 @@ def configure_topic(
     sending = (batch_max, batch_ms, slow_policy)
     if not reset and all(option is None for option in (*keeping, *sending)):
         raise typer.BadParameter("say what to change.", param_hint="configure")
-    with session.connect() as hub:
+    with session.reach() as hub:
         now = hub.topics.get(name)
         if reset:
             now = msgspec.structs.replace(now, retention=Retention(), delivery=Delivery())
@@ -263,7 +263,7 @@ def configure_topic(
 @command(app, "delete", examples=("penstock topics delete canvas-abc --yes",))
 def delete_topic(session: Session, name: Name, yes: Yes = False) -> None:
     """Delete a topic and all its messages."""
-    with session.connect() as hub:
+    with session.reach() as hub:
         topic = hub.topics.get(name)
         confirm(
             f"Delete {name!r} and its {table.plural(topic.messages, 'message')}?",
@@ -317,7 +317,7 @@ def trim_topic(
         raise typer.BadParameter(
             "give one of them.", param_hint="--keep, --older-than and --through"
         )
-    with session.connect() as hub:
+    with session.reach() as hub:
         total = None if keep is None else max(0, hub.topics.get(name).messages - keep)
         with progress(f"Trimming {name}", "messages", total) as update:
             removed = hub.topics.trim(

@@ -227,7 +227,7 @@ class Exchange:
                 f"{': ' if why else ''}{why}."
             ) from None
         error = feed.error()
-        if error is not None and not feed.has_waiting_messages:
+        if error is not None and not feed.waiting:
             raise error
 
     async def ack(self, feed: Feed, position: Position) -> None:

@@ -111,6 +111,11 @@ class Feed:
         return True
 
     @property
+    def waiting(self) -> int:
+        """Messages that came and were not taken yet."""
+        return len(self._buffer)
+
+    @property
     def has_waiting(self) -> bool:
         return bool(self._buffer) or self._error is not None
 
@@ -168,10 +173,6 @@ class Feed:
         return len(self._buffer) >= self._messages_max or waiting >= self._bytes_max
 
     @property
-    def has_waiting_messages(self) -> bool:
-        return bool(self._buffer)
-
-    @property
     def is_standby(self) -> bool:
         return self._standby
 
@@ -183,7 +184,10 @@ class Feed:
         """What to ask the server for: at first what the reader wants, later what comes next."""
         topic = self.pattern.text
         if self._consumer is not None:
-            return Subscribe(id=id, topic=topic, consumer=self._consumer, start=self._start)
+            after = None if self._after is None else str(self._after)
+            return Subscribe(
+                id=id, topic=topic, consumer=self._consumer, start=self._start, after=after
+            )
         if self._epoch:
             return Subscribe(id=id, topic=topic, after=str(Position(self._epoch, self._received)))
         after = None if self._after is None else str(self._after)

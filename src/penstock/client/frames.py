@@ -90,7 +90,8 @@ def rebuild(entry: ReceivedEntry, topic: str, epoch: str, format: WireFormat) ->
 def _body(entry: ReceivedEntry, format: WireFormat) -> tuple[bytes, int, Any]:
     """The stored bytes, their encoding, and the value if it was decoded on the way."""
     if entry.base64 is not None:
-        return codec.from_base64(entry.base64), codec.BYTES, UNSET
+        stored = codec.MSGPACK if entry.format == "msgpack" else codec.BYTES
+        return codec.from_base64(entry.base64), stored, UNSET
     if isinstance(entry.payload, UnsetType):
         return b"null", codec.JSON, UNSET
     raw = bytes(entry.payload)
@@ -102,7 +103,7 @@ def _body(entry: ReceivedEntry, format: WireFormat) -> tuple[bytes, int, Any]:
     try:
         value = _from_msgpack(raw)
         if isinstance(value, bytes):
-            return value, codec.BYTES, UNSET
+            return value, codec.JSON if entry.format == "json" else codec.BYTES, UNSET
         return _to_json(value), codec.JSON, value
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
         return raw, codec.MSGPACK, UNSET

@@ -7,6 +7,7 @@ order. Publishes carry idempotency keys, so that this never makes a second messa
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import deque
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from penstock.errors import (
     Disconnected,
     Forbidden,
     HubClosed,
+    InvalidPayload,
     LimitReached,
     PenstockError,
     QueueFull,
@@ -46,6 +48,7 @@ from penstock.protocol import (
     Connect,
     Connected,
     Ping,
+    Problem,
     Refresh,
     Subscribed,
     Unsubscribe,
@@ -72,6 +75,20 @@ class Refused(Exception):
     def __init__(self, error: PenstockError) -> None:
         super().__init__(error)
         self.error = error
+
+
+class Unavailable(InvalidHandshake):
+    """Not now."""
+
+    def __init__(self, error: PenstockError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class ErrorReply(msgspec.Struct):
+    """What a server says over HTTP instead of what was asked for."""
+
+    error: Problem
 
 
 class _Call:
@@ -115,6 +132,7 @@ class Link:
         self._may_read = asyncio.Event()
         self._is_ready = False
         self._heard = False
+        self._unavailable: PenstockError | None = None
         self._is_closed = False
         self._runner: asyncio.Task[None] | None = None
 
@@ -137,7 +155,7 @@ class Link:
         if len(self._calls) >= self._settings.write_queue_max:
             raise QueueFull("Too many commands wait for the server.")
         id = self._take_id()
-        call = _Call(self._wire.encode(make(id)), self.loop.create_future(), feed)
+        call = _Call(self._encoded(make(id)), self.loop.create_future(), feed)
         self._calls[id] = call
         self.start()
         if self._is_ready and (feed is None or feed.state == "live"):
@@ -155,9 +173,11 @@ class Link:
 
     def _late(self, timeout: float) -> PenstockError:
         if self._is_ready:
-            return WriteTimeout(f"The server did not answer within {timeout:g} seconds.")
+            return WriteTimeout(f"The server did not answer within {timeout:.3g} seconds.")
+        if self._unavailable is not None:
+            return self._unavailable
         why = f": {self.last_error}" if self.last_error else ""
-        return Disconnected(f"No server at {self._addresses} within {timeout:g} seconds{why}.")
+        return Disconnected(f"No server at {self._addresses} within {timeout:.3g} seconds{why}.")
 
     # Subscriptions
 
@@ -252,6 +272,14 @@ class Link:
     def start(self) -> None:
         if self._runner is None and not self._is_closed:
             self._runner = self.loop.create_task(self._run(), name="penstock-link")
+            self._runner.add_done_callback(self._on_end)
+
+    def _on_end(self, runner: asyncio.Task[None]) -> None:
+        """A mistake of ours must not leave anybody waiting."""
+        if not runner.cancelled() and (error := runner.exception()) is not None:
+            self._runner = None
+            self._end(PenstockError(f"The client failed: {error!r}."))
+            raise error
 
     async def close(self) -> None:
         self._end(HubClosed("The hub is closed."))
@@ -268,12 +296,17 @@ class Link:
         while True:
             try:
                 await self._connect_and_serve()
-            except Refused as final:
+            except Refused as refused:
                 self._runner = None
-                self._end(final.error)
+                self._end(refused.error)
+                return
+            except PenstockError as error:
+                self._runner = None
+                self._end(error)
                 return
             except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as error:
                 self.last_error = _describe(error)
+                self._unavailable = error.error if isinstance(error, Unavailable) else None
             if self.connected is not None:
                 # It worked. Go elsewhere first: a server that stops says so to everybody.
                 self.connected = None
@@ -316,6 +349,7 @@ class Link:
         connected = await self._introduce(socket)
         self.connected = connected
         self.last_error = ""
+        self._unavailable = None
         self._outbox.clear()
         self._asked.clear()
         self._is_ready = True
@@ -348,7 +382,8 @@ class Link:
     async def _introduce(self, socket: ClientConnection) -> Connected:
         id = self._take_id()
         token = await self._tokens.get()
-        await socket.send(self._encoded(Connect(id=id, token=token, client=self._client)))
+        hello = self._encoded(Connect(id=id, token=token, client=self._client))
+        await socket.send(hello, text=self._wire.is_text)
         async with asyncio.timeout(OPEN_SECONDS):
             frame = decode_frame(await socket.recv(decode=False), self._wire.format)
         if frame.error is not None:
@@ -478,9 +513,13 @@ class Link:
         self._outbox.append(frame)
         self._has_output.set()
 
-    def _encoded(self, command: Command) -> bytes | str:
-        frame = self._wire.encode(command)
-        return frame.decode() if self._wire.is_text else frame
+    def _encoded(self, command: Command) -> bytes:
+        try:
+            return self._wire.encode(command)
+        except OverflowError:
+            raise InvalidPayload(
+                "A whole number has more than 64 bits.", hint="Publish it as text."
+            ) from None
 
     def _take_id(self) -> int:
         self._next_id += 1
@@ -493,8 +532,8 @@ def _describe(error: BaseException) -> str:
         return f"closed with {code}{' ' if reason else ''}{reason}" if code else "connection lost"
     if isinstance(error, TimeoutError):
         return "no answer"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)
     return str(error) or type(error).__name__
 
 
@@ -516,6 +555,14 @@ def _final_error(code: int, reason: str) -> PenstockError:
 def _refusal(error: InvalidStatus) -> Exception:
     """What an HTTP status means to somebody who wanted a WebSocket."""
     status = error.response.status_code
+    try:
+        problem = msgspec.json.decode(error.response.body or b"", type=ErrorReply).error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    else:
+        said = problem.as_error()
+        # 503: this instance has no room, or is stopping. Another may, or this one later.
+        return Unavailable(said) if status == 503 or said.retryable else Refused(said)
     match status:
         case 401:
             return Refused(Unauthorized())

@@ -12,9 +12,9 @@ import httpx
 import msgspec
 
 from penstock.client.addresses import Addresses
+from penstock.client.link import ErrorReply
 from penstock.client.tokens import Tokens
 from penstock.errors import Disconnected, Forbidden, PenstockError, Unauthorized
-from penstock.protocol import Problem
 from penstock.settings import Settings
 
 RETRY_SECONDS: Final = 0.1
@@ -22,10 +22,6 @@ REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
 TRY_AGAIN: Final = frozenset({502, 503, 504})
 
 Parameters = Mapping[str, str | int | float | None]
-
-
-class _Answer(msgspec.Struct):
-    error: Problem
 
 
 class Rest:
@@ -114,7 +110,7 @@ def path(*pieces: str) -> str:
 
 def _problem(response: httpx.Response) -> PenstockError:
     try:
-        return msgspec.json.decode(response.content, type=_Answer).error.as_error()
+        return msgspec.json.decode(response.content, type=ErrorReply).error.as_error()
     except (msgspec.MsgspecError, UnicodeDecodeError):
         pass
     status = response.status_code

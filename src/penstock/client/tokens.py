@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from penstock.errors import Unauthorized
+
+_HINT: Final = "The function that was passed as token= is asked for it."
 
 Token = str | Callable[[], str] | Callable[[], Awaitable[str]]
 
@@ -26,15 +31,21 @@ class Tokens:
     async def get(self, *, fresh: bool = False) -> str | None:
         if self._ask is None or (self._current is not None and not fresh):
             return self._current
-        ask = self._ask
+        try:
+            answer = await self._call(self._ask)
+        except Exception as error:  # user code, which may fail in any way
+            raise Unauthorized(f"No token could be had: {error}.", hint=_HINT) from error
+        if not isinstance(answer, str):
+            kind = type(answer).__name__
+            raise Unauthorized(f"A token is text, not {kind}.", hint=_HINT)
+        self._current = answer
+        return answer
+
+    async def _call(self, ask: Callable[[], Any]) -> Any:
         if inspect.iscoroutinefunction(ask):
-            answer = await ask()
-        else:
-            answer = await asyncio.to_thread(ask)
-            if inspect.isawaitable(answer):
-                answer = await answer
-        self._current = str(answer)
-        return self._current
+            return await ask()
+        answer = await asyncio.to_thread(ask)
+        return await answer if inspect.isawaitable(answer) else answer
 
     def forget(self) -> None:
         """The server did not take it: ask again next time."""

@@ -599,17 +599,13 @@ def _durable_feed(
     check_on_trimmed(on_trimmed)
     check_name(consumer, "consumer name")
     pattern = Pattern.parse(topic)
-    if isinstance(start, Position):
-        raise Unsupported(
-            "A remote consumer begins with 'latest' or 'earliest'.",
-            hint="Make it with one of them, then move it with hub.consumers.seek().",
-        )
-    if start not in ("latest", "earliest"):
+    if not isinstance(start, Position) and start not in ("latest", "earliest"):
         raise InvalidInput(f"start is 'latest', 'earliest' or a position, not {start!r}.")
     return Feed(
         pattern,
         consumer=consumer,
-        start=start,
+        after=start if isinstance(start, Position) else None,
+        start="latest" if isinstance(start, Position) else start,
         standby=standby,
         on_trimmed=on_trimmed,
         messages_max=exchange.settings.subscriber_buffer_max,

@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 
 from penstock.clock import Micros
-from penstock.errors import Forbidden
-from penstock.model import RESERVED_PREFIX, Pattern
+from penstock.errors import Forbidden, InvalidTopic
+from penstock.model import NAME_BYTES_MAX, RESERVED_PREFIX, Pattern
 
 EVERYTHING = ("*", f"{RESERVED_PREFIX}*")
 
@@ -37,6 +37,9 @@ class Access(msgspec.Struct, frozen=True):
         self._check(self.admin, pattern, "administer")
 
     def _check(self, granted: tuple[str, ...], wanted: str, verb: str) -> None:
+        if len(wanted) > NAME_BYTES_MAX:
+            # Before it is looked up: a name of megabytes is neither remembered nor repeated.
+            raise InvalidTopic(f"The topic name is longer than {NAME_BYTES_MAX} bytes.")
         # The same words whether the topic exists or not: they must not tell.
         if not any(covers(grant, wanted) for grant in granted):
             raise Forbidden(f"This token does not allow to {verb} {wanted!r}.")

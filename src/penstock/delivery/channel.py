@@ -79,7 +79,8 @@ class Channel:
         """The topic's own choices, where it has made any."""
         settings = self.settings
         self.slow_policy: SlowPolicy = delivery.slow_policy or settings.slow_policy
-        self._batch_max = delivery.batch_max or settings.batch_max
+        # A frame that is full is sent, also where a batch may have more.
+        self._batch_max = min(delivery.batch_max or settings.batch_max, settings.frame_messages_max)
         batch_ms = settings.batch_ms if delivery.batch_ms is None else delivery.batch_ms
         self._batch_seconds = batch_ms / 1000
 

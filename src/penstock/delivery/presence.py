@@ -60,6 +60,9 @@ class Roster:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._has_failed = False
+        self._is_listening = asyncio.Event()
+        """Whether events are heard: who is told of everybody before that misses somebody."""
         self._epoch = ""
 
     # This instance's clients
@@ -103,14 +106,13 @@ class Roster:
         self._watchers.setdefault(topic, {})[socket] = watcher
         if self._watching is None:
             self._watching = self._switchboard.spawn(self._watch())
-        self._switchboard.spawn(self._tell_all(watcher))
+        self._refresh(watcher)
 
     def resume(self, topic: str, socket: Socket) -> None:
         """The socket has room again. If it missed anything, it is told everything."""
         watcher = self._watchers.get(topic, {}).get(socket)
         if watcher is not None and watcher.is_stale and watcher.held is None:
-            watcher.held = []
-            self._switchboard.spawn(self._tell_all(watcher))
+            self._refresh(watcher)
 
     def unwatch(self, topic: str, socket: Socket) -> None:
         watchers = self._watchers.get(topic)
@@ -119,16 +121,32 @@ class Roster:
             if not watchers:
                 del self._watchers[topic]
 
+    def _refresh(self, watcher: Watcher) -> None:
+        """Tell it of everybody, again if that is under way."""
+        watcher.is_stale = True
+        if watcher.held is None:
+            watcher.held = []
+            self._switchboard.spawn(self._tell_all(watcher))
+
     async def _tell_all(self, watcher: Watcher) -> None:
         """Everybody who is there, then what happened meanwhile: repeating that does no harm."""
-        found = await self.members(watcher.topic)
-        socket, held = watcher.socket, watcher.held
-        if self._watchers.get(watcher.topic, {}).get(socket) is not watcher:
+        topic, socket = watcher.topic, watcher.socket
+        found: Members | None = None
+        while found is None or watcher.is_stale:
+            await self._is_listening.wait()
+            watcher.held, watcher.is_stale = [], False
+            try:
+                found = await self.members(topic)
+            except PenstockError:
+                found = None
+                await asyncio.sleep(RETRY_SECONDS)
+            if self._watchers.get(topic, {}).get(socket) is not watcher:
+                return
+        held, watcher.held = watcher.held, None
+        if socket.is_paused:
+            watcher.is_stale = True  # The whole list is no small thing: once there is room.
             return
-        watcher.held = None
-        watcher.is_stale = False
-        push = PresencePush(watcher.topic, members=found.members)
-        socket.send(socket.wire.encode(push))
+        socket.send(socket.wire.encode(PresencePush(topic, members=found.members)))
         for data in held or ():
             socket.send(data)
 
@@ -186,12 +204,14 @@ class Roster:
             self._start_writing()
             assert self._writing is not None
             await asyncio.wait([self._writing])
-            if self._timer is not None:
-                return  # It failed, and is tried again later.
+            if self._has_failed:
+                return  # It is tried again later.
 
     async def _write(self) -> None:
         joining, self._joining = self._joining, {}
         leaving, self._leaving = self._leaving, set()
+        # One who comes back while this is under way has to be entered again.
+        left = {key: self._entered.pop(key) for key in leaving if key in self._entered}
         delay = self._runtime.settings.presence_ms / 1000
         try:
             instance = await self._switchboard.in_thread(self._instance)
@@ -199,14 +219,15 @@ class Roster:
                 lambda tx: self._change(tx, instance, list(joining.values()), sorted(leaving))
             )
             self._entered.update(joining)
-            for key in leaving:
-                self._entered.pop(key, None)
+            self._has_failed = False
         except PenstockError as error:
             # The database is busy or away: what is newer than this attempt counts. Whoever left
             # meanwhile may stand in the store all the same, if the outcome is unknown.
             again = {key: member for key, member in joining.items() if key in self._here}
             self._joining = {**again, **self._joining}
             self._leaving |= (leaving | joining.keys()) - self._here.keys()
+            self._entered.update(left)
+            self._has_failed = True
             delay = RETRY_SECONDS
             self._runtime.telemetry.emit("service_failed", service="presence", error=repr(error))
         finally:
@@ -273,6 +294,7 @@ class Roster:
                     subscription, self._runtime.settings.follow_batch_max, self._runtime.executor
                 )
                 async with live:
+                    self._is_listening.set()
                     while True:
                         for message in await live.take():
                             self._tell(message)
@@ -280,6 +302,11 @@ class Roster:
                 self._runtime.telemetry.emit(
                     "service_failed", service="presence", error=repr(error)
                 )
+                # What happens until we listen again is missed.
+                self._is_listening.clear()
+                for watchers in self._watchers.values():
+                    for watcher in watchers.values():
+                        self._refresh(watcher)
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _open_events(self) -> Subscription:
@@ -309,8 +336,8 @@ class Watcher:
     def __init__(self, topic: str, socket: Socket) -> None:
         self.topic = topic
         self.socket = socket
-        self.held: list[bytes] | None = []
-        """Events that wait until the whole list was sent."""
+        self.held: list[bytes] | None = None
+        """Events that wait until the whole list was sent, while it is being read."""
         self.is_stale = False
 
     def tell(self, data: bytes) -> None:

@@ -63,6 +63,10 @@ STRIKES_MAX = 20
 """Commands that make no sense before the socket is closed."""
 INFLIGHT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes a client has sent and that are not on disk yet, before it is read no further."""
+UNREAD_BYTES_MAX: Final = 64 * 1024
+"""Bytes of replies behind a full buffer, before the client that does not read is not read."""
+QUESTIONS_MAX: Final = 8
+"""Lists of members, which can be long, that are read for one client at the same time."""
 CLOSE_REASON_BYTES_MAX: Final = 123
 
 
@@ -90,15 +94,18 @@ class Session:
         self._admit = admit
         self._dismiss: Callable[[], None] | None = None
         self._bucket = Bucket(switchboard.runtime.settings.publish_rate_max)
+        self._subscribe_bucket = Bucket(switchboard.runtime.settings.subscribe_rate_max)
         self._strikes = 0
         self._inflight_bytes = 0
-        self._is_held = False
+        self._unread_bytes = 0
+        self._questions = 0
+        self._holds: set[str] = set()
         self._is_closed = False
         now = switchboard.loop.time()
         self._opened_at = now
         self._heard_at = now
         self._pinged_at: float | None = None
-        self._unsent = 0
+        self._taken = 0
         switchboard.sessions.add(self)
 
     # What the socket says
@@ -139,6 +146,8 @@ class Session:
     def resume(self) -> None:
         """It has room again."""
         self.heard()
+        self._unread_bytes = 0
+        self._let_go("replies")
         for topic, subscription in tuple(self.subscriptions.items()):
             if subscription is not None:
                 subscription.resume()
@@ -178,17 +187,17 @@ class Session:
             self._check_pong(now, settings.pong_seconds)
         elif now - self._heard_at >= settings.ping_seconds:
             self._pinged_at = now
-            self._unsent = self.socket.unsent()
+            self._taken = self.socket.taken()
             self.socket.ping()
 
     def _check_pong(self, now: float, pong_seconds: float) -> None:
         assert self._pinged_at is not None
         if now - self._pinged_at < pong_seconds:
             return
-        unsent = self.socket.unsent()
-        if unsent < self._unsent:
+        taken = self.socket.taken()
+        if taken > self._taken and self.socket.unsent():
             # Slow, but reading: the ping is still in the queue before it.
-            self._pinged_at, self._unsent = now, unsent
+            self._pinged_at, self._taken = now, taken
         else:
             self.close(Close.NO_PONG, "No pong came.")
 
@@ -204,7 +213,13 @@ class Session:
         if self._is_closed:
             return
         problem = UNSET if error is None else Problem.of(error)
-        self.socket.send(self.socket.wire.encode(Reply(id, ok, problem)))
+        data = self.socket.wire.encode(Reply(id, ok, problem))
+        self.socket.send(data)
+        if self.socket.is_paused:
+            # Asking and not reading the answers must not fill our memory.
+            self._unread_bytes += len(data)
+            if self._unread_bytes > UNREAD_BYTES_MAX:
+                self._hold("replies")
 
     # Commands
 
@@ -244,6 +259,7 @@ class Session:
                 f"This socket is subscribed to {command.topic!r} already.",
                 hint="Unsubscribe first to start from another position.",
             )
+        self._take_rate(1, self._subscribe_bucket, "subscriptions")
         limit = self._runtime.settings.subscriptions_max
         if len(self.subscriptions) >= limit:
             raise LimitReached(f"A socket may have {limit:,} subscriptions.")
@@ -292,7 +308,7 @@ class Session:
 
     def _publish(self, command: Publish) -> None:
         self._allowed.check_publish(command.topic)
-        self._take_rate(1)
+        self._take_rate(1, self._bucket, "messages")
         runtime, topic = self._runtime, command.topic
         payload = _payload(command)
         if command.conflate:
@@ -323,7 +339,7 @@ class Session:
             raise InvalidInput(
                 f"publish_many takes 1 to {limit:,} messages, not {len(command.messages):,}."
             )
-        self._take_rate(len(command.messages))
+        self._take_rate(len(command.messages), self._bucket, "messages")
         messages = [
             encode_message(
                 self._runtime.settings,
@@ -355,8 +371,15 @@ class Session:
     def _presence(self, command: Presence) -> None:
         self._allowed.check_subscribe(command.topic)
         check_topic(command.topic)
-        members = self._switchboard.roster.members(command.topic)
-        self._answer(self._switchboard.spawn(members), command.id, _identity)
+        if self._questions >= QUESTIONS_MAX:
+            raise RateLimited(f"Only {QUESTIONS_MAX} presence commands at a time.")
+        self._questions += 1
+        task = self._switchboard.spawn(self._switchboard.roster.members(command.topic))
+        task.add_done_callback(self._on_told)
+        self._answer(task, command.id, _identity)
+
+    def _on_told(self, task: asyncio.Task[Members]) -> None:
+        self._questions -= 1
 
     def _ping(self, command: Ping) -> None:
         self.reply(command.id, {})
@@ -381,11 +404,23 @@ class Session:
             return f"{access.subject}/{name}"
         return name
 
-    def _take_rate(self, messages: int) -> None:
+    def _take_rate(self, count: int, bucket: Bucket, what: str) -> None:
         now = round(self._switchboard.loop.time() * 1_000_000)
-        if not self._bucket.take(messages, now):
-            wait = self._bucket.wait_seconds(messages, now)
-            raise RateLimited(f"Too many messages at once; try again in {wait:.1f} seconds.")
+        if not bucket.take(count, now):
+            wait = bucket.wait_seconds(count, now)
+            raise RateLimited(f"Too many {what} at once; try again in {wait:.1f} seconds.")
+
+    def _hold(self, why: str) -> None:
+        """Read no further what the client sends, until every reason for it is gone."""
+        if not self._holds:
+            self.socket.hold(True)
+        self._holds.add(why)
+
+    def _let_go(self, why: str) -> None:
+        if why in self._holds:
+            self._holds.discard(why)
+            if not self._holds:
+                self.socket.hold(False)
 
     def _append(
         self,
@@ -408,9 +443,8 @@ class Session:
             self._switchboard.give_room(size)
             raise
         self._inflight_bytes += size
-        if self._inflight_bytes > INFLIGHT_BYTES_MAX and not self._is_held:
-            self._is_held = True
-            self.socket.hold(True)
+        if self._inflight_bytes > INFLIGHT_BYTES_MAX:
+            self._hold("disk")
         future.add_done_callback(partial(self._on_appended, size))
         self._answer(future, id, answer)
 
@@ -424,9 +458,8 @@ class Session:
     def _on_appended(self, size: int, future: asyncio.Future[list[Receipt]]) -> None:
         self._switchboard.give_room(size)
         self._inflight_bytes -= size
-        if self._is_held and self._inflight_bytes <= INFLIGHT_BYTES_MAX // 2:
-            self._is_held = False
-            self.socket.hold(False)
+        if self._inflight_bytes <= INFLIGHT_BYTES_MAX // 2:
+            self._let_go("disk")
 
     def _answer(self, future: asyncio.Future[T], id: int, answer: Callable[[T], object]) -> None:
         def done(future: asyncio.Future[T]) -> None:

@@ -45,6 +45,9 @@ class Socket(Protocol):
     def unsent(self) -> int:
         """Bytes that the client has not taken yet."""
 
+    def taken(self) -> int:
+        """Bytes that it has taken, from the first on."""
+
     def hold(self, is_held: bool) -> None:
         """Stop, or go on, reading what the client sends."""
 

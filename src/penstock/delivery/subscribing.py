@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ from penstock.model import Pattern, Position, Presence
 from penstock.ports import Transaction
 from penstock.protocol import Close, Gap, Subscribe, Subscribed
 from penstock.topics.followers import Holding
-from penstock.topics.positions import check_count
+from penstock.topics.positions import check_count, check_position
 
 if TYPE_CHECKING:
     from penstock.delivery.session import Session
@@ -124,7 +124,7 @@ def open_subscription(
 def _check(switchboard: Switchboard, command: Subscribe, pattern: Pattern) -> None:
     settings = switchboard.runtime.settings
     given = [name for name in ("after", "last", "consumer") if getattr(command, name) is not None]
-    if len(given) > 1:
+    if len(given) > 1 and given != ["after", "consumer"]:
         raise InvalidInput(f"Pass one of after, last and consumer, not {' and '.join(given)}.")
     if command.start != "latest" and given and given != ["consumer"]:
         raise InvalidInput(f"Pass either start or {given[0]}, not both.")
@@ -212,7 +212,11 @@ async def _start_of_consumer(
 ) -> tuple[Start, Holding]:
     assert command.consumer is not None
     runtime, loop = switchboard.runtime, switchboard.loop
-    holding = Holding(runtime, command.consumer, pattern, command.start)
+    begin: Position | Literal["latest", "earliest"] = command.start
+    if command.after is not None:
+        begin = Position.parse(command.after)
+        await switchboard.in_thread(check_position, runtime, begin)
+    holding = Holding(runtime, command.consumer, pattern, begin)
     state = await runtime.committer.run_async(holding.acquire)
 
     def lost() -> None:

@@ -43,7 +43,9 @@ LINGERING_MAX = 1_000
 """How many channels do. One client can ask for many that nobody publishes to."""
 TICK_SECONDS = 1.0
 CONFIGURE_TICKS = 5
-"""Every so many ticks, topics are asked for changes of their configuration."""
+"""Every so many ticks, topics are asked for changes of their configuration, and for trims."""
+CONFIGURE_CHUNK = 100
+"""Topics asked in one go, so that other readers of the log get their turn."""
 ROOM_BYTES_MAX = 256 * 1024 * 1024
 """Bytes that all clients together have sent and that are not on disk yet."""
 RECENT_BYTES_MAX = 256 * 1024 * 1024
@@ -253,12 +255,19 @@ class Switchboard:
                 self.runtime.telemetry.emit("service_failed", service="delivery", error=repr(error))
 
     async def _configure(self) -> None:
-        if self._ticks % CONFIGURE_TICKS == 0:
-            for channel in tuple(self._channels.values()):
-                pattern = channel.pattern
-                channel.configure(await self.in_thread(self._delivery, pattern))
-                trimmed_through = self.runtime.store.topics.trimmed_through
-                channel.recent.forget(await self.in_thread(trimmed_through, pattern))
+        if self._ticks % CONFIGURE_TICKS:
+            return
+        channels = tuple(self._channels.values())
+        for start in range(0, len(channels), CONFIGURE_CHUNK):
+            some = channels[start : start + CONFIGURE_CHUNK]
+            found = await self.in_thread(self._look_up, [channel.pattern for channel in some])
+            for channel, (delivery, trimmed_through) in zip(some, found, strict=True):
+                channel.configure(delivery)
+                channel.recent.forget(trimmed_through)
+
+    def _look_up(self, patterns: list[Pattern]) -> list[tuple[Delivery, int]]:
+        trimmed_through = self.runtime.store.topics.trimmed_through
+        return [(self._delivery(pattern), trimmed_through(pattern)) for pattern in patterns]
 
     async def _bound_recent(self) -> None:
         total = sum(channel.recent.size for channel in self._channels.values())

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock import codec
 from penstock.clock import Clock, micros, seconds
-from penstock.errors import InvalidPayload, JobTimeout, PenstockError, UnknownJobType
+from penstock.errors import JobTimeout
 from penstock.job import Answer, Claim, Failure, Kind, Setback
 from penstock.jobs.context import JobContext
 from penstock.jobs.registry import Cancel, Handler, Registry, Snooze
@@ -33,9 +33,7 @@ _DEFAULT_RETRY = squared()
 class Executor:
     """On one event loop."""
 
-    def __init__(
-        self, registry: Registry, settings: Settings, clock: Clock, threads: int
-    ) -> None:
+    def __init__(self, registry: Registry, settings: Settings, clock: Clock, threads: int) -> None:
         self._registry = registry
         self._settings = settings
         self._clock = clock
@@ -76,7 +74,7 @@ class Executor:
         except asyncio.CancelledError:
             context.stop()
             outcome = Setback(claim.id, claim.token, Kind.CANCELLED)
-        except BaseException as error:  # noqa: BLE001 - user code; becomes the job's history
+        except BaseException as error:
             outcome = self._set_back(claim, handler, error)
             if not isinstance(error, Exception):
                 on_done(claim, outcome)
@@ -103,9 +101,7 @@ class Executor:
         body, encoding = codec.encode(result, None, limit, self._settings.compress_above_bytes)
         return Answer(claim.id, claim.token, body, encoding)
 
-    def _set_back(
-        self, claim: Claim, handler: Handler | None, error: BaseException
-    ) -> Setback:
+    def _set_back(self, claim: Claim, handler: Handler | None, error: BaseException) -> Setback:
         failure = describe(error)
         delay: float | None = None
         if claim.attempt < claim.max_attempts:
@@ -123,7 +119,11 @@ class Executor:
 def describe(error: BaseException) -> Failure:
     """An error as it is kept: bounded, and text whatever it holds."""
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     try:
         message = str(error)
     except Exception as mistake:  # noqa: BLE001 - an error that cannot even be printed

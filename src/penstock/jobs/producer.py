@@ -186,9 +186,7 @@ class Jobs:
     def retry(self, *ids: int) -> list[int]:
         """Make them ready, with fresh attempts; their history stays. Returns the ids."""
         runtime = self._open()
-        return runtime.committer.run(
-            lambda tx: tx.jobs.retry(ids, now=runtime.clock.now())
-        ).wait()
+        return runtime.committer.run(lambda tx: tx.jobs.retry(ids, now=runtime.clock.now())).wait()
 
     def retry_all(
         self,

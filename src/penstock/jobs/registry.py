@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import msgspec
 
 from penstock.errors import InvalidInput, UnknownJobType
-from penstock.job import ATTEMPTS_MAX, Enqueued, OnConflict, OnParentFailure, check_queue, check_type
+from penstock.job import (
+    ATTEMPTS_MAX,
+    Enqueued,
+    OnConflict,
+    OnParentFailure,
+    check_queue,
+    check_type,
+)
 from penstock.jobs.retry import RetryPolicy, squared
 
 if TYPE_CHECKING:
@@ -200,9 +207,7 @@ def key_of(handler: Handler, payload: Any) -> str | None:
 def _signature(function: Callable[..., Any]) -> tuple[Any, bool]:
     """What the payload is decoded to, and whether the function wants the job."""
     parameters = list(inspect.signature(function).parameters.values())
-    positional = [
-        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty and p not in positional[:2]]
     required = [p for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if not positional or required:

@@ -33,7 +33,10 @@ def fixed(seconds: float, *, jitter: float = 0.0) -> RetryPolicy:
 
 
 def exponential(
-    base_seconds: float = 1.0, *, factor: float = 2.0, max_seconds: float = 3600.0,
+    base_seconds: float = 1.0,
+    *,
+    factor: float = 2.0,
+    max_seconds: float = 3600.0,
     jitter: float = JITTER,
 ) -> RetryPolicy:
     """base, base * factor, base * factor² … up to the maximum."""

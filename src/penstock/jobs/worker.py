@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
-from penstock import codec
-from penstock.clock import Micros, micros, seconds
+from penstock.clock import micros, seconds
 from penstock.errors import PenstockError
-from penstock.job import Answer, Claim, Kind, Progress, Setback
+from penstock.job import Answer, Claim, Progress, Setback
 from penstock.jobs.context import JobContext
 from penstock.jobs.executor import Executor, Outcome
 from penstock.jobs.registry import Registry

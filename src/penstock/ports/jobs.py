@@ -107,9 +107,7 @@ class JobWriter(Protocol):
 
     def set_limits(self, queue: str, limits: QueueLimits, *, now: Micros) -> None: ...
 
-    def prune(
-        self, *, before: Mapping[int, Micros], events_before: Micros, limit: int
-    ) -> int:
+    def prune(self, *, before: Mapping[int, Micros], events_before: Micros, limit: int) -> int:
         """Remove up to `limit` jobs that have finished before the time for their state, with
         their history. Returns how many."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.ports.consumers import ConsumerReader, ConsumerWriter
     from penstock.ports.jobs import JobReader, JobWriter
     from penstock.ports.leases import InstanceReader, InstanceWriter, LeaseReader, LeaseWriter
+    from penstock.ports.ledger import LedgerReader, LedgerWriter
     from penstock.ports.presence import PresenceReader, PresenceWriter
     from penstock.ports.topics import TopicReader, TopicWriter
     from penstock.ports.wake import Wake
@@ -48,6 +49,8 @@ class Transaction(Protocol):
     def presence(self) -> PresenceWriter: ...
     @property
     def jobs(self) -> JobWriter: ...
+    @property
+    def ledger(self) -> LedgerWriter: ...
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run the user's own statement and return its rows. Needs `Capabilities.sql`.
@@ -113,6 +116,8 @@ class Store(Protocol):
     def presence(self) -> PresenceReader: ...
     @property
     def jobs(self) -> JobReader: ...
+    @property
+    def ledger(self) -> LedgerReader: ...
 
     def open_writer(self) -> Writer:
         """A further writer: one for each thread that writes."""

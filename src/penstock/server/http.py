@@ -9,6 +9,8 @@ that never reads is the business of those who send: they find `abort` among the 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -92,7 +94,7 @@ class Http(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = cast(Any, {ABORT: {"abort": self.transport.abort}})
+        self.scope["extensions"] = cast(Any, {ABORT: {"abort": self.abort}})
         if self._deadline is None:
             self._start_deadline()
 
@@ -113,6 +115,11 @@ class Http(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._stop_deadline()
+        # Firefox asks for "keep-alive, Upgrade", and picows listens to the one word only.
+        self.scope["headers"] = [
+            (name, b"Upgrade" if name == b"connection" else value)
+            for name, value in self.scope["headers"]
+        ]
         super().handle_websocket_upgrade()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -121,6 +128,13 @@ class Http(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._refusal, msg if self._refusal == 400 else "Too large.")
+
+    def abort(self) -> None:
+        """Cut the client off, with what the kernel holds for it: a reset instead of a goodbye."""
+        found = self.transport.get_extra_info("socket")
+        if found is not None:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def _start_deadline(self) -> None:
         self._deadline = self.loop.call_later(self.request_seconds, self._time_is_up)

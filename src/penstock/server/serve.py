@@ -43,7 +43,7 @@ async def _serve(hub: Hub, on_ready: Callable[[str], None] | None) -> None:
         switchboard = hub.open_delivery(authenticator)
         await switchboard.start()
         connections = Connections(settings)
-        app = create_app(hub, switchboard, authenticator)
+        app = create_app(hub, switchboard, authenticator, connections)
         front = Front(switchboard, connections)
         config: dict[str, Any] = {**uvicorn_settings(settings), "ws": front.protocol()}
         server = Server(uvicorn.Config(app, **config), switchboard.drain)
@@ -70,6 +70,12 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started and self.on_started is not None:
             self.on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()  # Nobody new comes in meanwhile.
+        await self._drain(self.config.timeout_graceful_shutdown or 0)
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -19,8 +19,9 @@ import msgspec
 from starlette.responses import Response
 
 from penstock.delivery.access import Access
+from penstock.delivery.batch import Item
 from penstock.errors import EpochChanged, HubClosed, LogTrimmed, PenstockError, Unauthorized
-from penstock.model import Message, Pattern, Position
+from penstock.model import Pattern, Position
 from penstock.protocol import JSON_WIRE, Gap, Problem
 from penstock.server.http import ABORT
 from penstock.server.routes.context import Context
@@ -81,7 +82,9 @@ class Stream:
             here = await self._context.hub.aio.topics.position()
             await self._skip(Gap("epoch_changed", str(before), str(here)))
             return await self.next_events(timeout)
-        return b"".join(self._event(message) for message in messages)
+        items = [Item(message, self._with_topic) for message in messages]
+        self._context.delivery.stats.sent(items, 1, self._context.clock.now())
+        return b"".join(map(_event, items))
 
     def heartbeat(self) -> bytes:
         """A comment, and the place reached: an id without data is remembered, not dispatched."""
@@ -118,13 +121,6 @@ class Stream:
     def _tell(self, gap: Gap) -> None:
         data = msgspec.json.encode(gap)
         self._news.append(b"event: gap\nid: %s\ndata: %s\n\n" % (gap.resumes.encode(), data))
-
-    def _event(self, message: Message) -> bytes:
-        data = bytes(JSON_WIRE.entry(message, with_topic=self._with_topic))
-        if b"\n" in data or b"\r" in data:
-            # JSON that somebody else encoded may have line breaks between its tokens.
-            data = b"\ndata: ".join(data.splitlines())
-        return b"event: message\nid: %s\ndata: %s\n\n" % (str(message.position).encode(), data)
 
 
 class EventStream(Response):
@@ -191,3 +187,12 @@ class EventStream(Response):
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _event(item: Item) -> bytes:
+    data = bytes(item.encoded(JSON_WIRE))
+    if b"\n" in data or b"\r" in data:
+        # JSON that somebody else encoded may have line breaks between its tokens.
+        data = b"\ndata: ".join(data.splitlines())
+    position = str(item.message.position).encode()
+    return b"event: message\nid: %s\ndata: %s\n\n" % (position, data)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import socket
 import struct
+import sys
 import termios
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
@@ -34,7 +36,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 from penstock.delivery.access import Access
 from penstock.delivery.session import Session
 from penstock.delivery.switchboard import Switchboard
-from penstock.errors import BadRequest, Forbidden, LimitReached, PenstockError
+from penstock.errors import BadRequest, Forbidden, LimitReached, PenstockError, Unauthorized
 from penstock.protocol import JSON_WIRE, SUBPROTOCOLS, WEBSOCKET_PATH, WIRES, Close, Problem, Wire
 from penstock.server.auth import bearer, refuse_token_in_url
 from penstock.server.exposure import is_allowed_origin
@@ -47,13 +49,36 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS: Final = 2.0
 """How long a client may take to answer a close frame before it is cut off."""
+CLOSE_ROUNDS_MAX: Final = 4
+"""How many times longer, while it reads what was sent before."""
+TCP_INFO_BYTES: Final = 192
+TCP_INFO_BYTES_ACKED: Final = 120
+"""Where Linux puts tcpi_bytes_acked."""
 READ_BUFFER_BYTES: Final = 2048
 """To begin with; picows doubles it as frames ask for it."""
 
+COPIED_BYTES_MAX: Final = 8192
+"""Up to here picows copies what it sends. Beyond, it hands its one header buffer to uvloop, which
+may still refer to it when the next frame's header is written there: frames would be cut wrongly."""
+HEADER_BYTES_MAX: Final = 14
+"""The room that picows needs in front of what it is not to copy."""
+
 logger = logging.getLogger("penstock.websocket")
-# picows tells of each connection, and of what clients do wrong, which is no news to an operator.
+
+
+class _Failures(logging.Handler):
+    """picows tells of each connection, and of what clients do wrong, which is no news to an
+    operator. An exception is: it is a mistake of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            logger.handle(record)
+
+
 _quiet = logging.getLogger("penstock.websocket.picows")
-_quiet.setLevel(logging.CRITICAL)
+_quiet.setLevel(logging.ERROR)
+_quiet.propagate = False
+_quiet.addHandler(_Failures())
 
 
 class Front:
@@ -64,6 +89,15 @@ class Front:
         self.settings: Settings = switchboard.runtime.settings
         self.connections = connections
         self.proxies = Proxies(self.settings.trusted_proxies)
+        self._data = b""
+        self._framed = bytearray()
+
+    def framed(self, data: bytes) -> bytearray:
+        """With room for a header in front: one copy for all sockets that a batch goes to."""
+        if data is not self._data:
+            self._data = data
+            self._framed = bytearray(HEADER_BYTES_MAX) + data
+        return self._framed
 
     def protocol(self) -> Callable[..., WebSocket]:
         """What uvicorn takes for the class of its WebSocket connections."""
@@ -94,7 +128,7 @@ class WebSocket(WSProtocol):  # type: ignore[misc]
             front.settings.ping_seconds,
             front.settings.pong_seconds,
             WSAutoPingStrategy.PING_WHEN_IDLE,
-            True,  # enable_auto_pong
+            False,  # enable_auto_pong: one who does not read would fill our memory with pongs
             front.settings.frame_bytes_max,
             None,  # extra_headers
             READ_BUFFER_BYTES,
@@ -109,6 +143,8 @@ class WebSocket(WSProtocol):  # type: ignore[misc]
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
         super().connection_lost(exc)
+        if self._connection is not None:
+            self._connection.leave()  # picows tells of no end where the handshake failed.
 
     def data_received(self, data: bytes) -> None:
         """uvicorn hands over the request it has read; later data comes through `get_buffer`."""
@@ -147,9 +183,9 @@ class WebSocket(WSProtocol):  # type: ignore[misc]
             raise LimitReached("The server is stopping.")
         chosen = _choose(headers.getall("Sec-WebSocket-Protocol", ()))
         address = front.proxies.client_address(self._address, headers.getall("X-Forwarded-For", ()))
-        front.connections.enter(address)
         wire = WIRES[chosen] if chosen else JSON_WIRE
         token = bearer(headers.get("Authorization"))
+        front.connections.enter(address)
         return Connection(front, wire, address, token), chosen
 
 
@@ -167,6 +203,8 @@ class Connection(WSListener):
         self._transport: WSTransport
         self._kind = WSMsgType.TEXT if wire.is_text else WSMsgType.BINARY
         self._parts: bytearray | None = None
+        self._is_counted = True
+        self._is_closing = False
 
     # What picows says
 
@@ -182,6 +220,9 @@ class Connection(WSListener):
         kind = frame.msg_type
         if transport.is_close_frame_sent and kind != WSMsgType.CLOSE:
             return  # picows goes on with a frame that it has refused as too large.
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self._session.close(1002, "Reserved bits are set.")
+            return
         if kind is self._kind or kind == self._kind:
             if frame.fin and self._parts is None:
                 self._session.receive(frame.get_payload_as_bytes())
@@ -193,11 +234,15 @@ class Connection(WSListener):
             self._answer_close(transport)
         elif kind == WSMsgType.PONG:
             self._session.heard()
-        elif kind != WSMsgType.PING:
+        elif kind == WSMsgType.PING:
+            self._session.heard()
+            if not self.is_paused:
+                transport.send_pong(frame.get_payload_as_bytes())
+        else:
             self._session.close(Close.BAD_REQUEST, "Frames are text for JSON, else binary.")
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._front.connections.leave(self._address)
+        self.leave()
         if self._session is not None:
             self._session.ended()
 
@@ -214,19 +259,30 @@ class Connection(WSListener):
     # What the session says
 
     def send(self, data: bytes) -> None:
-        self._transport.send(self._kind, data)
+        if len(data) <= COPIED_BYTES_MAX:
+            self._transport.send(self._kind, data)
+            return
+        frame = self._front.framed(data)
+        self._transport.send_reuse_external_bytearray(self._kind, frame, HEADER_BYTES_MAX)
 
     def close(self, code: int, reason: str = "") -> None:
         transport = self._transport
-        if transport.is_close_frame_sent or transport.is_disconnected:
+        if transport.is_disconnected:
             return
-        transport.send_close(code, reason)  # type: ignore[arg-type] - any code of the protocol
-        loop = self._front.switchboard.loop
-        # One who does not read will not see why; its buffer is dropped all the same.
-        loop.call_later(CLOSE_SECONDS, transport.underlying_transport.abort)
+        # Its enumeration has the standard's codes only; it sends any.
+        transport.send_close(code, reason)  # type: ignore[arg-type]
+        self._cut_off_later()
 
     def ping(self) -> None:
         self._transport.send_ping()
+
+    def taken(self) -> int:
+        """As the client's kernel has told ours."""
+        connection = self._transport.underlying_transport.get_extra_info("socket")
+        if sys.platform != "linux" or connection.fileno() < 0:
+            return -self.unsent()
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        return int(struct.unpack_from("Q", info, TCP_INFO_BYTES_ACKED)[0])
 
     def unsent(self) -> int:
         transport = self._transport.underlying_transport
@@ -249,6 +305,31 @@ class Connection(WSListener):
     def shut_down(self) -> None:
         if self._session is not None:
             self._session.close(Close.SHUTDOWN, "The server is stopping.")
+
+    def leave(self) -> None:
+        """It counts as a connection no longer."""
+        if self._is_counted:
+            self._is_counted = False
+            self._front.connections.leave(self._address)
+
+    def _cut_off_later(self) -> None:
+        """One who reads on sees why it was closed; one who does not is not waited for."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._wait_for_end(CLOSE_ROUNDS_MAX, self.unsent())
+
+    def _wait_for_end(self, rounds: int, unsent: int) -> None:
+        loop = self._front.switchboard.loop
+        loop.call_later(CLOSE_SECONDS, self._check_end, rounds, unsent)
+
+    def _check_end(self, rounds: int, before: int) -> None:
+        if self._transport.is_disconnected:
+            return
+        unsent = self.unsent()
+        if rounds and unsent < before:
+            self._wait_for_end(rounds - 1, unsent)
+        else:
+            self._transport.underlying_transport.abort()
 
     def _admit(self, access: Access) -> Callable[[], None]:
         subject = access.subject
@@ -275,6 +356,7 @@ class Connection(WSListener):
         if not transport.is_close_frame_sent:
             transport.send_close(WSCloseCode.OK)
         transport.disconnect()
+        self._cut_off_later()
 
 
 class _NotFound(BadRequest):
@@ -301,9 +383,12 @@ def _refusal(error: PenstockError) -> Any:
         status = HTTPStatus.NOT_FOUND
     elif isinstance(error, Forbidden):
         status = HTTPStatus.FORBIDDEN
+    elif isinstance(error, Unauthorized):
+        status = HTTPStatus.UNAUTHORIZED
     elif isinstance(error, LimitReached):
         status = HTTPStatus.SERVICE_UNAVAILABLE
     body = JSON_WIRE.encode({"error": Problem.of(error)})
-    return WSUpgradeResponse.create_error_response(
+    response = WSUpgradeResponse.create_error_response(
         status, body, {"Content-Type": "application/json", "Connection": "close"}
     )
+    return WSUpgradeResponseWithListener(response, None)

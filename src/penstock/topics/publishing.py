@@ -122,10 +122,14 @@ def prepare_many(
 ) -> Iterator[list[NewMessage]]:
     """The messages, encoded, in groups for one transaction each."""
     settings = runtime.settings
+    bytes_max, compress_above = settings.payload_bytes_max, settings.compress_above_bytes
     check_publishable(topic)
+    if type is not None:
+        check_type(type)
 
     def encode(item: Any) -> NewMessage:
-        if isinstance(item, Publication):
+        # What is the same for all was checked once. Most items are dicts, told at a glance.
+        if item.__class__ is not dict and isinstance(item, Publication):
             return encode_message(
                 settings,
                 topic,
@@ -137,7 +141,8 @@ def prepare_many(
                 item.idempotency_key,
                 item.format or format,
             )
-        return encode_message(settings, topic, item, type, format=format)
+        body, encoding = codec.encode(item, format, bytes_max, compress_above)
+        return NewMessage(topic, body, encoding, type)
 
     messages: Iterator[NewMessage] = map(encode, payloads)
     if isinstance(payloads, (list, tuple)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from penstock.clock import Clock, SystemClock
@@ -71,7 +71,11 @@ async def body_as(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
         raise BadRequest(
             f"The body's type is {content_type!r}.", hint="Send Content-Type: application/json."
         )
-    return decode(await request.body(), decoder)
+    try:
+        body = await request.body()
+    except ClientDisconnect:
+        raise BadRequest("The request ended before its body did.") from None
+    return decode(body, decoder)
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:

@@ -114,6 +114,7 @@ function topicFromAddress() {
 function watch(topic) {
   const isGlob = /[*?]/.test(topic);
   at("topic").value = topic;
+  at("messages").classList.toggle("single", !isGlob);
   if (!isGlob) at("publish-topic").value = topic;
   const address = fromAddress();
   address.set("topic", topic);

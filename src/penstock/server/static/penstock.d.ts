@@ -21,12 +21,19 @@ export interface ConnectOptions {
   reconnectMaxMs?: number;
   /** How long connecting may take. Default: 10,000. */
   connectTimeoutMs?: number;
+  /**
+   * How long after its first attempt an interrupted publish is sent again; then OutcomeUnknown. Keep it below
+   * the server's idempotency_seconds. Default: 240,000.
+   */
+  repeatMaxMs?: number;
   /** Publishes without a receipt; more are refused with QueueFull. Default: 10,000. */
   queueMax?: number;
   /** Characters of them. Default: 32 Mi. */
   queueBytesMax?: number;
   /** Messages that wait for a loop before the log is read instead. Default: 1,000. */
   bufferMax?: number;
+  /** Characters of the frames they came in. Default: 16 Mi. */
+  bufferBytesMax?: number;
   /** A WebSocket class, where there is none built in. */
   WebSocket?: unknown;
 }
@@ -53,6 +60,8 @@ export interface SubscribeOptions {
   presence?: boolean;
   /** Messages that wait for a loop before the log is read instead. */
   bufferMax?: number;
+  /** Characters of the frames they came in. */
+  bufferBytesMax?: number;
 }
 
 export interface PublishOptions {
@@ -122,6 +131,8 @@ export class Message<P = any> {
   readonly headers: Record<string, string>;
   /** Plain values, or a Uint8Array for bytes. */
   readonly payload: P;
+  /** How it is stored. What JSON cannot say of MessagePack comes as its bytes. */
+  readonly format: "json" | "bytes" | "msgpack";
   /** When it was published, in microseconds since 1970. */
   readonly at: number;
   /** When it expires, in microseconds since 1970. */

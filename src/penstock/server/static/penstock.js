@@ -36,9 +36,11 @@ const DEFAULTS = {
   reconnectMinMs: 250,
   reconnectMaxMs: 10_000,
   connectTimeoutMs: 10_000,
+  repeatMaxMs: 240_000,
   queueMax: 10_000,
   queueBytesMax: 32 * 1024 * 1024,
   bufferMax: 1_000,
+  bufferBytesMax: 16 * 1024 * 1024,
   WebSocket: undefined,
 };
 
@@ -201,6 +203,8 @@ export class Message {
     this.headers = entry.headers ?? {};
     /** What was published: plain values, or a Uint8Array for bytes. */
     this.payload = entry.base64 === undefined ? entry.payload : bytesOf(entry.base64);
+    /** How it is stored: "json", "bytes" or "msgpack". What JSON cannot say of the last comes as its bytes. @type {string} */
+    this.format = entry.format ?? (entry.base64 === undefined ? "json" : "bytes");
     /** When it was published, in microseconds since 1970. @type {number} */
     this.at = entry.at;
     /** When it expires, in microseconds since 1970. @type {number | null} */
@@ -346,7 +350,7 @@ export class Subscription extends Emitter {
   #link;
   #options;
   #onMessage;
-  #bufferMax;
+  #limits;
   /** "waiting" for a reply, "live", "behind" (messages are read again later), "closed". */
   #state = "waiting";
   #error = null;
@@ -358,6 +362,8 @@ export class Subscription extends Emitter {
   #served = null;
   #members = new Map();
   #buffer = [];
+  /** Of the frames since it was empty. */
+  #bufferBytes = 0;
   #wake = null;
   #isLooping = false;
   #attempts = 0;
@@ -370,14 +376,14 @@ export class Subscription extends Emitter {
   #ackNext = null;
 
   /** @hidden */
-  constructor(link, topic, options, onMessage, bufferMax) {
+  constructor(link, topic, options, onMessage, limits) {
     super();
     /** The topic or glob. @type {string} */
     this.topic = topic;
     this.#link = link;
     this.#options = options;
     this.#onMessage = onMessage;
-    this.#bufferMax = bufferMax;
+    this.#limits = limits;
     if (options.after != null) parsePosition(options.after);
   }
 
@@ -524,30 +530,42 @@ export class Subscription extends Emitter {
   }
 
   /** @hidden Something arrived for this subscription. */
-  [push](frame) {
+  [push](frame, size) {
     if (this.#state === "waiting" || this.#state === "closed") return;
     switch (frame.push) {
-      case "messages":
-        if (this.#state === "live") this.#take(frame.messages);
-        break;
-      case "gap":
-        this.#received = parsePosition(frame.gap.resumes);
-        this.#tellGap(frame.gap);
-        break;
-      case "dropped":
-        this.#received = parsePosition(frame.through);
-        this[emit]("dropped", { messages: frame.messages, through: frame.through });
-        break;
       case "presence":
         this.#updateMembers(frame);
-        break;
+        return;
       case "unsubscribed":
         this.#state = "waiting";
         this.#refused(errorOf(frame.error));
+        return;
+    }
+    // Of what comes while it is behind nothing is kept, so nothing of it may count as received.
+    if (this.#state !== "live") return;
+    switch (frame.push) {
+      case "messages":
+        this.#take(frame.messages, size);
+        return;
+      case "gap":
+        this.#skipTo(frame.gap.resumes);
+        this.#tellGap(frame.gap);
+        return;
+      case "dropped":
+        this.#skipTo(frame.through);
+        this[emit]("dropped", { messages: frame.messages, through: frame.through });
     }
   }
 
-  #take(entries) {
+  #skipTo(position) {
+    const to = parsePosition(position);
+    const isBehind = to.epoch === this.#received.epoch && to.offset < this.#received.offset;
+    if (!isBehind) this.#received = to;
+    this.#served = to;
+    this.#sendAck();
+  }
+
+  #take(entries, size) {
     const { epoch } = this.#received;
     const messages = [];
     for (const entry of entries) {
@@ -559,7 +577,9 @@ export class Subscription extends Emitter {
     this.#sendAck();
     if (this.#onMessage === null) {
       for (const message of messages) this.#buffer.push(message);
-      if (this.#buffer.length >= this.#bufferMax) this.#fallBehind();
+      this.#bufferBytes += size;
+      const { messagesMax, bytesMax } = this.#limits;
+      if (this.#buffer.length >= messagesMax || this.#bufferBytes >= bytesMax) this.#fallBehind();
       this.#wake?.();
       return;
     }
@@ -662,6 +682,7 @@ export class Subscription extends Emitter {
             return;
           }
           if (this.#state === "behind") this.#catchUp();
+          this.#bufferBytes = 0;
           await new Promise((resolve) => (this.#wake = resolve));
           this.#wake = null;
         }
@@ -686,7 +707,7 @@ export class Hub extends Emitter {
   #options;
   #urls;
   #urlAt = 0;
-  #state = "disconnected";
+  #state = "connecting";
   #error = null;
   #info = null;
   #socket = null;
@@ -792,8 +813,9 @@ export class Hub extends Emitter {
       forget: (which) => this.#subscriptions.delete(which.topic),
       report: (error, where) => this.#report(error, where),
     };
-    const { bufferMax = this.#options.bufferMax } = options;
-    const subscription = new Subscription(link, topic, options, onMessage, bufferMax);
+    const { bufferMax, bufferBytesMax } = { ...this.#options, ...options };
+    const limits = { messagesMax: bufferMax, bytesMax: bufferBytesMax };
+    const subscription = new Subscription(link, topic, options, onMessage, limits);
     this.#subscriptions.set(topic, subscription);
     subscription[start]();
     return subscription;
@@ -837,7 +859,8 @@ export class Hub extends Emitter {
       return outgoing(message.payload, { ...message, idempotencyKey });
     });
     const fields = { topic, messages: items };
-    const request = this.#request("publish_many", fields, { isRepeatable: keys.every(Boolean), timeout });
+    const isRepeatable = keys.every(Boolean);
+    const request = this.#request("publish_many", fields, { isRepeatable, key: keys[0], timeout });
     const reply = await request.promise;
     return reply.messages.map((published) => receiptOf(topic, published));
   }
@@ -864,7 +887,7 @@ export class Hub extends Emitter {
   async close({ timeout = 5 } = {}) {
     if (this.#state === "closed") return;
     for (const subscription of [...this.#subscriptions.values()]) subscription.close();
-    if (this.#state === "connected" && this.#outbox.size > 0) {
+    if (this.#outbox.size > 0) {
       this.#drained ??= deferred();
       const timer = setTimeout(this.#drained.resolve, timeout * 1000);
       await this.#drained.promise;
@@ -937,7 +960,7 @@ export class Hub extends Emitter {
     this.#scheduleRefresh(info.expires_in_seconds);
     this.#watch();
     for (const subscription of [...this.#subscriptions.values()]) subscription[start]();
-    for (const entry of this.#outbox.values()) this.#send(entry);
+    for (const entry of [...this.#outbox.values()]) this.#sendAgain(entry);
   }
 
   #lost(code, reason, error = null) {
@@ -984,13 +1007,13 @@ export class Hub extends Emitter {
     this.#stopListening();
     quietly(() => socket?.close(1000));
     this.#become("closed", { error });
-    const why = error ?? new HubClosed();
-    for (const waiter of this.#waiters.splice(0)) waiter.reject(why);
+    const why = () => error ?? new HubClosed();
+    for (const waiter of this.#waiters.splice(0)) waiter.reject(why());
     const calls = [...this.#calls.values()];
     this.#calls.clear();
-    for (const settle of calls) settle(why);
+    for (const settle of calls) settle(why());
     for (const subscription of [...this.#subscriptions.values()]) subscription[end](error);
-    for (const entry of [...this.#outbox.values()]) this.#settle(entry, why);
+    for (const entry of [...this.#outbox.values()]) this.#settle(entry, why());
     this.#drained?.resolve();
   }
 
@@ -1116,7 +1139,7 @@ export class Hub extends Emitter {
     if (this.#outbox.size >= queueMax || this.#outboxBytes + frame.length > queueBytesMax) {
       throw new QueueFull();
     }
-    const entry = { ...deferred(), id, frame, isRepeatable, key, slot, isSent: false, timer: null };
+    const entry = { ...deferred(), id, frame, isRepeatable, key, slot, isSent: false, firstSentAt: 0, timer: null };
     if (timeout != null) {
       entry.timer = setTimeout(() => this.#settle(entry, new WriteTimeout()), timeout * 1000);
     }
@@ -1127,8 +1150,16 @@ export class Hub extends Emitter {
     return entry;
   }
 
+  /** The server remembers idempotency keys for a while; after that, sending again could publish twice. */
+  #sendAgain(entry) {
+    const isForgotten = entry.key && entry.firstSentAt && Date.now() - entry.firstSentAt > this.#options.repeatMaxMs;
+    if (isForgotten) this.#settle(entry, new OutcomeUnknown());
+    else this.#send(entry);
+  }
+
   #send(entry) {
     entry.isSent = true;
+    entry.firstSentAt ||= Date.now();
     if (entry.slot) this.#conflating.delete(entry.slot);
     // A socket that is closing throws or ignores it; its close event is on the way.
     quietly(() => this.#socket.send(entry.frame));
@@ -1140,7 +1171,8 @@ export class Hub extends Emitter {
     clearTimeout(entry.timer);
     if (entry.slot) this.#conflating.delete(entry.slot);
     if (error) {
-      error.idempotencyKey = entry.key || null;
+      // The hub's own error is everybody's.
+      if (error !== this.#error) error.idempotencyKey = entry.key || null;
       entry.reject(error);
     } else entry.resolve(reply);
     if (this.#outbox.size === 0) this.#drained?.resolve();
@@ -1156,7 +1188,7 @@ export class Hub extends Emitter {
       return;
     }
     if (frame.id === undefined) {
-      this.#subscriptions.get(frame.topic)?.[push](frame);
+      this.#subscriptions.get(frame.topic)?.[push](frame, data.length);
       return;
     }
     const error = frame.error && errorOf(frame.error);

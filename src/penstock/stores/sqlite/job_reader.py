@@ -23,7 +23,7 @@ from penstock.job import (
     Worker,
 )
 from penstock.model import Instance
-from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one, fetch_value
+from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one
 from penstock.stores.sqlite.job_writer import SQL, is_lost, lost_instances, state_of
 from penstock.stores.sqlite.liveness import Leasing
 

@@ -198,9 +198,7 @@ class SqliteJobWriter:
 
     # Out to workers
 
-    def claim(
-        self, instance: Instance, wanted: Mapping[str, int], *, now: Micros
-    ) -> list[Claim]:
+    def claim(self, instance: Instance, wanted: Mapping[str, int], *, now: Micros) -> list[Claim]:
         self._stage(now)
         claims: list[Claim] = []
         token = 0
@@ -211,9 +209,7 @@ class SqliteJobWriter:
             rows = fetch_all(self._connection, SQL["next_ready"], (queue, allowed))
             if not rows:
                 continue
-            self._connection.execute(
-                SQL["leave_ready_through"], (queue, rows[-1][0], rows[-1][1])
-            )
+            self._connection.execute(SQL["leave_ready_through"], (queue, rows[-1][0], rows[-1][1]))
             token = token or int(fetch_value(self._connection, NEXT_TOKEN))
             taken = [self._claim(queue, token, row) for row in rows if not _is_late(row, now)]
             for row in rows:
@@ -514,9 +510,7 @@ class SqliteJobWriter:
         self._connection.execute(SQL["put_queue"], values)
         self.made_ready = True
 
-    def prune(
-        self, *, before: Mapping[int, Micros], events_before: Micros, limit: int
-    ) -> int:
+    def prune(self, *, before: Mapping[int, Micros], events_before: Micros, limit: int) -> int:
         """Goes round by id, a few at a time: no index by time is needed, which every completed
         job would pay for."""
         rows = fetch_all(self._connection, SQL["prunable"], (self._prune_after, limit))
@@ -623,9 +617,7 @@ def backoff(attempt: int) -> Micros:
     return min(BACKOFF_SECONDS_MAX, attempt * attempt) * SECOND
 
 
-def state_of(
-    ready: int, scheduled: int, waiting: int, claimed: int, finished: int | None
-) -> State:
+def state_of(ready: int, scheduled: int, waiting: int, claimed: int, finished: int | None) -> State:
     """By the one table that has it."""
     if finished is not None:
         return State(finished)
@@ -665,9 +657,7 @@ def _values(job: NewJob, now: Micros) -> tuple[Any, ...]:
     )
 
 
-def _refilled(
-    rate_max: int, rate_seconds: float, left: float, at: Micros, now: Micros
-) -> float:
+def _refilled(rate_max: int, rate_seconds: float, left: float, at: Micros, now: Micros) -> float:
     passed = max(0, now - at) / SECOND
     return min(float(rate_max), left + passed * rate_max / rate_seconds)
 

@@ -126,9 +126,7 @@ class SqliteLedgerWriter:
         return True
 
     def release(self, claim: Entry, *, now: Micros) -> bool:
-        row = fetch_one(
-            self._connection, SQL["release"], (claim.scope, claim.key, claim.token)
-        )
+        row = fetch_one(self._connection, SQL["release"], (claim.scope, claim.key, claim.token))
         if row is None:
             return False
         self._counted[claim.scope, EntryState.IN_PROGRESS] -= 1

@@ -31,6 +31,7 @@ from penstock.stores.sqlite.consumers import SqliteConsumerReader
 from penstock.stores.sqlite.forks import gate
 from penstock.stores.sqlite.job_reader import SqliteJobReader
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
+from penstock.stores.sqlite.ledger import SqliteLedgerReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
 from penstock.stores.sqlite.presence import SqlitePresenceReader
 from penstock.stores.sqlite.topic_reader import SqliteTopicReader
@@ -82,6 +83,7 @@ class SqliteStore:
         self.instances = SqliteInstanceReader(self._pool, self._leasing)
         self.presence = SqlitePresenceReader(self._pool, self._leasing)
         self.jobs = SqliteJobReader(self._pool, self._leasing)
+        self.ledger = SqliteLedgerReader(self._pool, self._leasing)
 
     @classmethod
     def in_memory(cls, settings: Settings, clock: Clock) -> SqliteStore:

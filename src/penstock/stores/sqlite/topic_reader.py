@@ -108,18 +108,17 @@ class SqliteTopicReader:
         if not rows or rows[-1][0] != after.offset + len(rows):
             return None
         epoch = after.epoch
-        names = self._book.of(epoch).names
-        if any(row[1] not in names for row in rows):
+        try:
+            messages = _named(rows, self._book.of(epoch), epoch)
+        except KeyError:
             with self._pool.read() as connection:
                 if log_state(connection).epoch != epoch:
                     return None
                 self._book.of(epoch).refresh(connection)
-            names = self._book.of(epoch).names
-            if any(row[1] not in names for row in rows):
+            try:
+                messages = _named(rows, self._book.of(epoch), epoch)
+            except KeyError:
                 return None
-        messages = [
-            Message(row[0], names[row[1]], row[2], row[3], row[4], epoch, *row[5:]) for row in rows
-        ]
         return Chunk(messages, rows[-1][0], epoch)
 
     def read_last(self, pattern: Pattern, *, count: int, now: Micros) -> list[Message]:
@@ -266,3 +265,12 @@ class SqliteTopicReader:
     ) -> int | None:
         firsts = (fetch_value(connection, SQL["first_after"], (n, after, now)) for n in numbers)
         return min((first for first in firsts if first is not None), default=None)
+
+
+def _named(rows: list[Any], known: TopicNames, epoch: str) -> list[Message]:
+    """The rows of `read_next` as messages. KeyError if a topic is not known by name yet."""
+    names = known.names
+    return [
+        Message(number, names[topic_id], at, body, encoding, epoch, *rest)
+        for number, topic_id, at, body, encoding, *rest in rows
+    ]

@@ -21,6 +21,7 @@ from penstock.stores.sqlite.consumers import SqliteConsumerWriter
 from penstock.stores.sqlite.forks import add_holder, gate
 from penstock.stores.sqlite.job_writer import SqliteJobWriter
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
+from penstock.stores.sqlite.ledger import SqliteLedgerWriter
 from penstock.stores.sqlite.liveness import Leasing
 from penstock.stores.sqlite.presence import SqlitePresenceWriter
 from penstock.stores.sqlite.topic_rows import NameBook
@@ -69,7 +70,24 @@ class SqliteTransaction:
         self.instances = SqliteInstanceWriter(connection, leasing)
         self.presence = SqlitePresenceWriter(connection, leasing)
         self.jobs = SqliteJobWriter(connection, leasing)
+        self.ledger = SqliteLedgerWriter(connection, leasing)
         connection.authorizer = self._authorize
+
+    def begin(self) -> None:
+        self.topics.begin()
+        self.jobs.begin()
+        self.ledger.begin()
+
+    def flush(self) -> None:
+        """Write what was collected. Before COMMIT."""
+        self.topics.flush()
+        self.jobs.flush()
+        self.ledger.flush()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether other processes wait for what it has written."""
+        return bool(self.topics.appended_count) or self.jobs.made_ready
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         check_open(self._connection)
@@ -88,7 +106,7 @@ class SqliteTransaction:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         check_open(self._connection)
-        mark, jobs_mark = self.topics.mark(), self.jobs.mark()
+        marks = self.topics.mark(), self.jobs.mark(), self.ledger.mark_place()
         self._connection.execute(SAVEPOINT)
         try:
             yield
@@ -97,8 +115,8 @@ class SqliteTransaction:
             if self._connection.in_transaction:
                 self._connection.execute(ROLLBACK_TO)
                 self._connection.execute(RELEASE)
-            self.topics.return_to(mark)
-            self.jobs.return_to(jobs_mark)
+            for part, mark in zip((self.topics, self.jobs, self.ledger), marks, strict=True):
+                part.return_to(mark)  # type: ignore[attr-defined]
             raise
         self._connection.execute(RELEASE)
 
@@ -165,8 +183,7 @@ class SqliteWriter:
             self._turnstile.leave()
             gate.leave(self._seat)
             raise
-        transaction.topics.begin()
-        transaction.jobs.begin()
+        transaction.begin()
         self._is_open = True
         return transaction
 
@@ -176,17 +193,13 @@ class SqliteWriter:
         try:
             check_open(self._connection)
             try:
-                self._transaction.topics.flush()
-                self._transaction.jobs.flush()
+                self._transaction.flush()
             except apsw.Error as error:
                 raise translate(error, self._database.path) from error
             try:
                 self._connection.execute(COMMIT)
             except apsw.Error as error:
                 raise translate(error, self._database.path, committing=True) from error
-            if self._transaction.topics.appended_count or self._transaction.jobs.made_ready:
-                # First of all: others are waiting for it.
-                self._ring()
         except BaseException as error:
             self._end(roll_back=True, reconnect=isinstance(error, OutcomeUnknown))
             raise
@@ -235,13 +248,17 @@ class SqliteWriter:
             self._generation = self._database.generation
             self._connection = self._database.connect(cache_kib=WRITER_CACHE_KIB)
             self._busy_ms = 0
-            self._connection.set_wal_hook(self._count_pages)
+            self._connection.set_wal_hook(self._written)
             self._transaction = SqliteTransaction(
                 self._connection, self._names, self._leasing, self._idempotency_seconds
             )
         return self._transaction
 
-    def _count_pages(self, connection: apsw.Connection, schema: str, pages: int) -> int:
+    def _written(self, connection: apsw.Connection, schema: str, pages: int) -> int:
+        """Called by SQLite as soon as a commit is on disk and others can read it."""
+        if self._transaction is not None and self._transaction.has_news:
+            # First of all: others are waiting for it.
+            self._ring()
         self._on_commit(pages)
         return apsw.SQLITE_OK
 

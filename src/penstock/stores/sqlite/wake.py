@@ -36,6 +36,8 @@ logger = logging.getLogger("penstock")
 POLL_SECONDS_WITHOUT_BELL = 0.005
 # Whether the bell still hangs is looked at this often while it is rung without pause.
 LOOK_SECONDS = 0.005
+# Events read at once; more than nearly always wait, and what is left is read next.
+EVENTS_BYTES_MAX = 4096
 
 
 class Bell:
@@ -156,7 +158,7 @@ class SqliteWake:
     def _drain(self, inotify: INotify) -> None:
         # A watch on a file has events without names, so all are of one size; nearly always it is
         # a single one, the same as the last.
-        events = os.read(inotify.fd, 65536)
+        events = os.read(inotify.fd, EVENTS_BYTES_MAX)
         if events == self._ring:
             return
         if any(mask & ~flags.MODIFY for _, mask, _, _ in struct.iter_unpack("iIII", events)):
