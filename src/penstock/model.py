@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 import msgspec
 
 from penstock import codec
-from penstock.clock import Micros, as_datetime, micros
+from penstock.clock import SECOND, Micros, as_datetime, micros
 from penstock.errors import InvalidInput, InvalidTopic
 
 T = TypeVar("T")
@@ -380,6 +380,26 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     messages: list[Message]
     through: int
     epoch: str
+
+
+def check_count(count: int, what: str) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InvalidInput(f"{what} is a number from 1 up, not {count!r}.")
+    return count
+
+
+def as_micros(at: datetime | float) -> Micros:
+    """A point in time, from a datetime with a time zone or seconds since 1970."""
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidInput(
+                f"The time {at.isoformat()} has no time zone.",
+                hint="Use datetime.now(timezone.utc), for example.",
+            )
+        return round(at.timestamp() * SECOND)
+    if isinstance(at, bool) or not isinstance(at, (int, float)) or not 0 <= at < 1e11:
+        raise InvalidInput(f"{at!r} is not a time.", hint="Use a datetime or seconds since 1970.")
+    return round(at * SECOND)
 
 
 def check_topic(name: str) -> str:

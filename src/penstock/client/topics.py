@@ -36,12 +36,14 @@ from penstock.model import (
     Start,
     Topic,
     TopicStats,
+    as_micros,
+    check_count,
     check_name,
     check_topic,
 )
 from penstock.topics.bus import READ_LIMIT, Topics_
 from penstock.topics.listener import AsyncCallback, AsyncListener, Listener
-from penstock.topics.positions import as_micros, check_count, check_on_trimmed
+from penstock.topics.positions import check_on_trimmed
 from penstock.topics.publishing import check_publishable, refuse_with_conflate
 from penstock.topics.subscription import AsyncLive, Live
 

@@ -11,11 +11,11 @@ import msgspec
 from penstock.delivery.channel import Channel
 from penstock.delivery.subscriber import Subscriber
 from penstock.errors import EpochChanged, InvalidInput, LeaseLost, LogTrimmed
-from penstock.model import Pattern, Position, Presence
+from penstock.model import Pattern, Position, Presence, check_count
 from penstock.ports import Transaction
 from penstock.protocol import Close, Gap, Subscribe, Subscribed
 from penstock.topics.followers import Holding
-from penstock.topics.positions import check_count, check_position
+from penstock.topics.positions import check_position
 
 if TYPE_CHECKING:
     from penstock.delivery.session import Session

@@ -19,9 +19,8 @@ from penstock.job import (
     check_queue,
     check_type,
 )
-from penstock.model import check_key
+from penstock.model import as_micros, check_key
 from penstock.settings import Settings
-from penstock.topics.positions import as_micros
 
 REMEMBERED_MAX = 65_536
 PARENTS_MAX = 1_000

@@ -23,7 +23,7 @@ from penstock.job import (
 )
 from penstock.jobs.enqueueing import encode_job
 from penstock.jobs.runtime import Runtime
-from penstock.topics.positions import as_micros, check_count
+from penstock.model import as_micros, check_count
 
 LIST_LIMIT = 100
 MANY_MAX = 1_000

@@ -21,16 +21,13 @@ from penstock.model import (
     Start,
     Topic,
     TopicStats,
+    as_micros,
+    check_count,
     check_topic,
 )
 from penstock.topics.followers import Follower, prepare_follow
 from penstock.topics.listener import Listener
-from penstock.topics.positions import (
-    as_micros,
-    check_count,
-    check_position,
-    open_live_subscription,
-)
+from penstock.topics.positions import check_position, open_live_subscription
 from penstock.topics.publishing import (
     PIPELINED,
     check_publishable,

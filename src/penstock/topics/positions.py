@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from penstock.clock import SECOND, Micros
 from penstock.errors import EpochChanged, InvalidInput
 from penstock.model import LogState, OnTrimmed, Pattern, Position
 from penstock.topics.runtime import Runtime
@@ -71,23 +68,3 @@ def open_live_subscription(
 def check_on_trimmed(on_trimmed: OnTrimmed) -> None:
     if on_trimmed not in ("raise", "skip"):
         raise InvalidInput(f"on_trimmed is 'raise' or 'skip', not {on_trimmed!r}.")
-
-
-def check_count(count: int, what: str) -> int:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InvalidInput(f"{what} is a number from 1 up, not {count!r}.")
-    return count
-
-
-def as_micros(at: datetime | float) -> Micros:
-    """A point in time, from a datetime with a time zone or seconds since 1970."""
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise InvalidInput(
-                f"The time {at.isoformat()} has no time zone.",
-                hint="Use datetime.now(timezone.utc), for example.",
-            )
-        return round(at.timestamp() * SECOND)
-    if isinstance(at, bool) or not isinstance(at, (int, float)) or not 0 <= at < 1e11:
-        raise InvalidInput(f"{at!r} is not a time.", hint="Use a datetime or seconds since 1970.")
-    return round(at * SECOND)

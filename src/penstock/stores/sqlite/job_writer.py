@@ -6,7 +6,7 @@ IMMEDIATE admits one writer, so a look followed by a change is one step.
 
 from __future__ import annotations
 
-import json
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -217,7 +217,7 @@ class SqliteJobWriter:
                     self._expire(queue, row, now)
             self._counted[queue, State.PENDING] -= len(rows)
             self._counted[queue, State.PROCESSING] += len(taken)
-            ids = json.dumps([claim.id for claim in taken])
+            ids = as_array([claim.id for claim in taken])
             self._connection.execute(SQL["claim_many"], (ids, token, instance.id, now))
             self._spend(queue, len(taken), now)
             claims += taken
@@ -249,7 +249,7 @@ class SqliteJobWriter:
         if not rows:
             return
         self._connection.execute(SQL["leave_scheduled_through"], rows[-1][:2])
-        self._connection.execute(SQL["make_many_ready"], (json.dumps([row[1] for row in rows]),))
+        self._connection.execute(SQL["make_many_ready"], (as_array([row[1] for row in rows]),))
         for _, _, queue in rows:
             self._counted[queue, State.SCHEDULED] -= 1
             self._counted[queue, State.PENDING] += 1
@@ -294,7 +294,7 @@ class SqliteJobWriter:
             rows = fetch_all(self._connection, SQL["start_many"], (_ids(group), token, now))
             started += [row[0] for row in rows]
         if started:
-            self._connection.execute(SQL["started_many"], (json.dumps(started), now, None))
+            self._connection.execute(SQL["started_many"], (as_array(started), now, None))
         return started
 
     # Back from workers
@@ -519,7 +519,7 @@ class SqliteJobWriter:
         if not doomed:
             return 0
         states = {row[0]: State(row[1]) for row in rows}
-        ids = json.dumps(doomed)
+        ids = as_array(doomed)
         queues = fetch_all(self._connection, SQL["remove_jobs"], (ids,))
         for name in ("remove_finished", "remove_events", "remove_keys", "remove_edges"):
             self._connection.execute(SQL[name], (ids,))
@@ -568,7 +568,7 @@ class SqliteJobWriter:
 
     def _finished(self, ids: list[int], now: Micros, *, succeeded: bool) -> None:
         """Free their keys, and tell those who waited for them."""
-        numbers = json.dumps(ids)
+        numbers = as_array(ids)
         self._connection.execute(SQL["free_keys"], (numbers, now))
         for parent, child, policy in fetch_all(self._connection, SQL["children"], (numbers,)):
             self._connection.execute(SQL["cut_edge"], (parent, child))
@@ -669,5 +669,10 @@ def _by_token(items: Sequence[Claim] | Sequence[Answer]) -> Iterable[tuple[int, 
     return groups.items()
 
 
-def _ids(items: Sequence[Any]) -> str:
-    return json.dumps([item.id for item in items])
+def _ids(items: Sequence[Any]) -> apsw.carray:
+    return as_array([item.id for item in items])
+
+
+def as_array(ids: Sequence[int]) -> apsw.carray:
+    """For `IN carray(?)`: a third faster than JSON."""
+    return apsw.carray(array("q", ids))

@@ -61,7 +61,7 @@ DELETE FROM penstock_job_edges WHERE child_id = ?;
 -- children --
 SELECT e.parent_id, e.child_id, w.on_parent_failure
 FROM penstock_job_edges e JOIN penstock_job_waiting w ON w.job_id = e.child_id
-WHERE e.parent_id IN (SELECT value FROM json_each(?));
+WHERE e.parent_id IN carray(?);
 
 -- cut_edge --
 DELETE FROM penstock_job_edges WHERE parent_id = ? AND child_id = ? RETURNING child_id;
@@ -80,7 +80,7 @@ DELETE FROM penstock_job_scheduled WHERE (run_at, job_id) <= (?1, ?2);
 
 -- make_many_ready --
 INSERT INTO penstock_job_ready (queue, priority, job_id)
-SELECT queue, priority, id FROM penstock_jobs WHERE id IN (SELECT value FROM json_each(?));
+SELECT queue, priority, id FROM penstock_jobs WHERE id IN carray(?);
 
 -- next_ready --
 SELECT r.priority, j.id, j.type, j.body, j.encoding, j.attempts, j.max_attempts, j.crashes,
@@ -94,31 +94,31 @@ DELETE FROM penstock_job_ready WHERE queue = ?1 AND (priority, job_id) <= (?2, ?
 -- claim_many --
 INSERT INTO penstock_job_claims (job_id, queue, token, instance, attempt, claimed_at)
 SELECT id, queue, ?2, ?3, attempts + 1, ?4
-FROM penstock_jobs WHERE id IN (SELECT value FROM json_each(?1));
+FROM penstock_jobs WHERE id IN carray(?1);
 
 -- start_many --
 UPDATE penstock_job_claims SET started_at = ?3
-WHERE job_id IN (SELECT value FROM json_each(?1)) AND token = ?2 AND is_cancelling = 0
+WHERE job_id IN carray(?1) AND token = ?2 AND is_cancelling = 0
 RETURNING job_id;
 
 -- started_many --
 INSERT INTO penstock_job_events (job_id, kind, at, attempt, data)
 SELECT job_id, 2, ?2, attempt, ?3
-FROM penstock_job_claims WHERE job_id IN (SELECT value FROM json_each(?1));
+FROM penstock_job_claims WHERE job_id IN carray(?1);
 
 -- finish_many --
 INSERT INTO penstock_job_finished (job_id, state, at, attempt, started_at)
 SELECT job_id, 5, ?3, attempt, started_at FROM penstock_job_claims
-WHERE job_id IN (SELECT value FROM json_each(?1)) AND token = ?2;
+WHERE job_id IN carray(?1) AND token = ?2;
 
 -- completed_many --
 INSERT INTO penstock_job_events (job_id, kind, at, attempt)
 SELECT job_id, 3, ?3, attempt FROM penstock_job_claims
-WHERE job_id IN (SELECT value FROM json_each(?1)) AND token = ?2;
+WHERE job_id IN carray(?1) AND token = ?2;
 
 -- drop_claims --
 DELETE FROM penstock_job_claims
-WHERE job_id IN (SELECT value FROM json_each(?1)) AND token = ?2
+WHERE job_id IN carray(?1) AND token = ?2
 RETURNING job_id, queue;
 
 -- keep_result --
@@ -127,7 +127,7 @@ WHERE job_id = ?1;
 
 -- free_keys --
 DELETE FROM penstock_job_unique
-WHERE job_id IN (SELECT value FROM json_each(?1)) AND (until IS NULL OR until <= ?2);
+WHERE job_id IN carray(?1) AND (until IS NULL OR until <= ?2);
 
 -- drop_claim --
 DELETE FROM penstock_job_claims WHERE job_id = ?1 AND token = ?2
@@ -232,19 +232,19 @@ WHERE j.id = ?;
 SELECT job_id, state, at FROM penstock_job_finished WHERE job_id > ?1 ORDER BY job_id LIMIT ?2;
 
 -- remove_jobs --
-DELETE FROM penstock_jobs WHERE id IN (SELECT value FROM json_each(?)) RETURNING queue;
+DELETE FROM penstock_jobs WHERE id IN carray(?) RETURNING queue;
 
 -- remove_finished --
-DELETE FROM penstock_job_finished WHERE job_id IN (SELECT value FROM json_each(?));
+DELETE FROM penstock_job_finished WHERE job_id IN carray(?);
 
 -- remove_events --
-DELETE FROM penstock_job_events WHERE job_id IN (SELECT value FROM json_each(?));
+DELETE FROM penstock_job_events WHERE job_id IN carray(?);
 
 -- remove_keys --
-DELETE FROM penstock_job_unique WHERE job_id IN (SELECT value FROM json_each(?));
+DELETE FROM penstock_job_unique WHERE job_id IN carray(?);
 
 -- remove_edges --
-DELETE FROM penstock_job_edges WHERE parent_id IN (SELECT value FROM json_each(?));
+DELETE FROM penstock_job_edges WHERE parent_id IN carray(?);
 
 -- look --
 SELECT EXISTS (
