@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -21,6 +21,17 @@ from penstock.copies import backup, new_generation, restore
 from penstock.doorbell import Doorbell
 from penstock.errors import HubClosed, InsideTransaction
 from penstock.health import Health, Metrics, diagnose, measure, report
+from penstock.job import OnConflict
+from penstock.jobs.crew import ThreadedCrew
+from penstock.jobs.producer import Jobs
+from penstock.jobs.registry import (
+    DEFAULT_QUEUE,
+    Isolation,
+    JobFunction,
+    Registry,
+    make_handler,
+)
+from penstock.jobs.retry import RetryPolicy
 from penstock.leases import LeaseKeeper
 from penstock.model import Check, Instance
 from penstock.ports import Store, Transaction
@@ -41,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.delivery.switchboard import Switchboard
 
 UPKEEP_SECONDS = 1.0
+RESCUE_MAX = 500
 READER_THREADS = 4
 STOP_SECONDS = 10.0
 
@@ -60,6 +72,10 @@ class Hub:
         """Publish, read, follow, subscribe; create, configure, list, delete, trim."""
         self.consumers = Consumers(self._open)
         """Named consumers and their watermarks."""
+        self.jobs = Jobs(self._open)
+        """Enqueue jobs, look at them, cancel, retry, pause, limit."""
+        self.handlers = Registry()
+        """What `@hub.job` has registered."""
         self.aio = AsyncHub(self._open, self.close)
         """The same names as coroutines."""
         _hubs.add(self)
@@ -110,6 +126,55 @@ class Hub:
     def new_generation(self) -> str:
         """Declare this file another one, after it was copied by hand. Returns the new epoch."""
         return new_generation(self._open())
+
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        name: str | None = None,
+        max_attempts: int | None = None,
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+        priority: int = 0,
+        isolation: Isolation | None = None,
+        result_seconds: float | None = None,
+        unique: Callable[[Any], str] | bool | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> Any:
+        """Decorator: this function does the jobs of its name. `function.enqueue(payload)`.
+
+        It is called with the payload, decoded to its annotation, and with the job if it takes a
+        second argument. A coroutine function runs on the worker's event loop, a plain one on a
+        thread, or in a process of its own with `isolation="process"`.
+        """
+
+        def decorate(function: Callable[..., Any]) -> JobFunction[Any]:
+            handler = make_handler(
+                function,
+                queue=queue,
+                name=name,
+                max_attempts=max_attempts or self.settings.job_attempts_max,
+                timeout=timeout,
+                retry=retry,
+                priority=priority,
+                isolation=isolation,
+                result_seconds=result_seconds,
+                unique=unique,
+                on_conflict=on_conflict,
+            )
+            self.handlers.add(handler)
+            return JobFunction(self.jobs, handler)
+
+        return decorate if function is None else decorate(function)
+
+    def start_workers(self, queues: Mapping[str, int] | None = None) -> ThreadedCrew:
+        """Do jobs in this process, on threads of its own, until `stop()`.
+
+        `queues` says how many jobs of each queue at once; by default 10 of each queue that has
+        a handler here.
+        """
+        return ThreadedCrew(self._open(), self.handlers, queues)
 
     def open_delivery(self, authenticator: Authenticator | None = None) -> Switchboard:
         """Live delivery to sockets, on the running event loop. For servers."""
@@ -242,11 +307,21 @@ class Upkeep(Service):
 
     def run_once(self) -> float:
         self._runtime.store.maintain()
+        self._rescue()
         instance = self._runtime.instance
         is_due = time.monotonic() - self._reported_at >= self._runtime.settings.instance_seconds
         if instance is not None and is_due:
             self.report(instance)
         return UPKEEP_SECONDS
+
+    def _rescue(self) -> None:
+        """Jobs whose worker is gone: any process takes them out of its hands."""
+        runtime = self._runtime
+        while runtime.store.jobs.has_lost():
+            rescued = runtime.committer.run(
+                lambda tx: tx.jobs.rescue(now=runtime.clock.now(), limit=RESCUE_MAX)
+            ).wait()
+            runtime.telemetry.emit("rescued", jobs=len(rescued))
 
     def report(self, instance: Instance) -> None:
         """Say how far this process has read."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextvars import Token
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ from penstock.errors import (
     TransactionTimeout,
     Unsupported,
 )
+from penstock.job import Enqueued, OnConflict, OnParentFailure
+from penstock.jobs.enqueueing import encode_job
 from penstock.model import Format, NewMessage, Receipt
 from penstock.ports import Store, Transaction, Writer
 from penstock.service import Service
@@ -93,6 +96,49 @@ class HubTransaction:
         """Publish many messages with the transaction."""
         groups = list(prepare_many(self._runtime, topic, payloads, type, format))
         return [receipt for group in groups for receipt in self._append(topic, group)]
+
+    def enqueue(
+        self,
+        queue: str,
+        type: str,
+        payload: Any = None,
+        *,
+        delay: float | None = None,
+        at: datetime | float | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        deadline: datetime | float | None = None,
+        timeout: float | None = None,
+        unique_key: str | None = None,
+        unique_seconds: float | None = None,
+        on_conflict: OnConflict = "reject",
+        after: Iterable[int | Enqueued] = (),
+        on_parent_failure: OnParentFailure = "cancel",
+    ) -> Enqueued:
+        """Enqueue a job with the transaction: workers see it when it has been committed."""
+        runtime = self._runtime
+        job = encode_job(
+            runtime.settings,
+            runtime.clock,
+            queue,
+            type,
+            payload,
+            delay=delay,
+            at=at,
+            priority=priority,
+            max_attempts=max_attempts,
+            deadline=deadline,
+            timeout=timeout,
+            unique_key=unique_key,
+            unique_seconds=unique_seconds,
+            on_conflict=on_conflict,
+            after=after,
+            on_parent_failure=on_parent_failure,
+        )
+        with self._mutex:
+            transaction = self._begun()
+            with transaction.savepoint():
+                return transaction.jobs.enqueue([job], now=runtime.clock.now())[0]
 
     def ack(self, follower: Follower | AsyncFollower) -> None:
         """Commit what the follower has handed out with the transaction: both happen, or neither.

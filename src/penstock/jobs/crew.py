@@ -41,9 +41,7 @@ class Crew:
     async def start(self) -> None:
         """Returns when the workers look for jobs."""
         runtime = self._runtime
-        self._keeper = await asyncio.to_thread(
-            WorkerKeeper, runtime, self.queues, self._on_cancel
-        )
+        self._keeper = await asyncio.to_thread(WorkerKeeper, runtime, self.queues, self._on_cancel)
         await asyncio.to_thread(self._keeper.enter)
         slots = sum(self.queues.values())
         self._executor = Executor(self._registry, runtime.settings, runtime.clock, slots)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import EpochChanged, InvalidInput
-from penstock.model import LogState, OnTrimmed, Pattern, Position
+from penstock.model import LogState, OnTrimmed, Pattern, Position, check_count
 from penstock.topics.runtime import Runtime
 from penstock.topics.subscription import Subscription
 

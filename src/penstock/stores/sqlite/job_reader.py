@@ -163,8 +163,8 @@ def _job(row: tuple[Any, ...]) -> Job:
     id, queue, type, priority, created_at, attempts, max_attempts, crashes = row[:8]
     body, encoding, run_at, deadline, timeout, unique_key, schedule, failure = row[8:16]
     ready, scheduled, waiting = row[16:19]
-    attempt, claimed_at, started_at, instance, progress, is_cancelling = row[19:25]
-    final, finished_at, final_attempt, final_started_at, result, result_encoding, _ = row[25:32]
+    attempt, claimed_at, started_at, _, progress, is_cancelling = row[19:25]
+    final, finished_at, final_attempt, final_started_at, result, result_encoding = row[25:31]
     state = state_of(ready, scheduled, waiting, claimed_at is not None, final)
     return Job(
         id=id,
