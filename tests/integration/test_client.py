@@ -616,7 +616,7 @@ def test_health_metrics_and_presence(hub: RemoteHub, topic: str) -> None:
     hub.topics.publish(topic, 1)
     assert hub.health().metrics.queue_size >= 1
     assert hub.metrics().topics >= 1
-    assert hub.presence(topic) == []
+    assert hub.presence(topic).members == []
 
 
 # Where there is no server
@@ -774,7 +774,7 @@ async def test_the_rest_is_there_as_coroutines(aio: Any, topic: str) -> None:
     assert (await aio.topics.get(topic)).retention.messages_max == 5
     assert (await aio.topics.position()).offset >= 0
     assert (await aio.topics.stats(topic)).messages == 0
-    assert await aio.presence(topic) == []
+    assert (await aio.presence(topic)).members == []
     assert (await aio.health()).status in ("ok", "warning", "critical")
     assert await aio.topics.delete(topic) == 0
 

@@ -15,7 +15,7 @@ import pytest
 import penstock
 import penstock.client
 from penstock.client import RemoteHub
-from penstock.errors import Disconnected, EpochChanged, LogTrimmed
+from penstock.errors import Disconnected, EpochChanged, LogTrimmed, OutcomeUnknown
 from tests.factories import hub_on, payloads
 from tests.servers import Server
 from tests.waiting import wait_until
@@ -282,3 +282,28 @@ def test_a_publish_without_a_server_waits_for_it_or_gives_up(
 
     assert late
     assert payloads(hub.topics.read("t")) == [0, "waited"]
+
+
+def test_a_publish_is_not_sent_again_when_its_key_may_be_forgotten(
+    path: Path, server: Server, connect: Callable[..., RemoteHub]
+) -> None:
+    """Rather an unknown outcome than two messages."""
+    hub = connect(server.url, idempotency_seconds=0.001)
+    hub.topics.publish("t", 0)
+    server.signal(signal.SIGSTOP)  # It gets the command, and does not answer.
+    failed: list[Exception] = []
+
+    def publish() -> None:
+        try:
+            hub.topics.publish("t", 1)
+        except penstock.PenstockError as error:
+            failed.append(error)
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    wait_until(lambda: hub._exchange and hub._exchange._links[0]._calls)
+    server.kill()
+    server.start()
+    publishing.join(SOON)
+
+    assert [type(error) for error in failed] == [OutcomeUnknown]

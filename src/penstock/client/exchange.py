@@ -13,7 +13,7 @@ import msgspec
 from penstock.client.addresses import Addresses
 from penstock.client.feed import Feed
 from penstock.client.frames import outgoing, receipt
-from penstock.client.link import Link
+from penstock.client.link import REPEATED_FOR, Link
 from penstock.client.rest import Rest
 from penstock.client.tokens import Tokens
 from penstock.errors import (
@@ -175,6 +175,8 @@ class Exchange:
         """Try again where that helps and cannot make two of one, until the time is over."""
         limit = self.settings.client_timeout_seconds if timeout is None else timeout
         deadline = self.loop.time() + limit
+        # As long as the server remembers the keys.
+        repeated_until = self.loop.time() + self.settings.idempotency_seconds * REPEATED_FOR
         pause = RETRY_SECONDS
         while True:
             try:
@@ -182,7 +184,7 @@ class Exchange:
                     make, answer, timeout=max(0.0, deadline - self.loop.time())
                 )
             except (RateLimited, QueueFull, OutcomeUnknown):
-                if self.loop.time() + pause >= deadline:
+                if self.loop.time() + pause >= min(deadline, repeated_until):
                     raise
                 await asyncio.sleep(pause)
                 pause *= 2

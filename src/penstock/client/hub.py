@@ -22,7 +22,7 @@ from penstock.client.topics import AsyncRemoteTopics, RemoteTopics
 from penstock.errors import Forbidden, HubClosed, Unsupported
 from penstock.health import Health, Metrics, Status
 from penstock.model import Check, Lag
-from penstock.protocol import Member, Members, Presence
+from penstock.protocol import Members, Presence
 from penstock.settings import Settings
 from penstock.settings import load as load_settings
 from penstock.telemetry import Telemetry
@@ -59,10 +59,9 @@ class AsyncRemoteHub:
         self.topics = AsyncRemoteTopics(open_exchange)
         self.consumers = AsyncRemoteConsumers(open_exchange)
 
-    async def presence(self, topic: str) -> list[Member]:
+    async def presence(self, topic: str) -> Members:
         """Who is present on a topic."""
-        found = await self._open().call(lambda id: Presence(id=id, topic=topic), Members)
-        return found.members
+        return await self._open().call(lambda id: Presence(id=id, topic=topic), Members)
 
     async def health(self) -> Health:
         """How consumers are doing, judged by the thresholds in the server's settings."""
@@ -121,7 +120,7 @@ class RemoteHub:
     def url(self) -> str:
         return SEPARATOR.join(address.http for address in self._addresses)
 
-    def presence(self, topic: str) -> list[Member]:
+    def presence(self, topic: str) -> Members:
         """Who is present on a topic."""
         portal, _ = self._bridge()
         return portal.run(self.aio.presence(topic))

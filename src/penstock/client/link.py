@@ -36,6 +36,7 @@ from penstock.errors import (
     HubClosed,
     InvalidPayload,
     LimitReached,
+    OutcomeUnknown,
     PenstockError,
     QueueFull,
     Unauthorized,
@@ -60,6 +61,8 @@ RECONNECT_SECONDS: Final = 0.1
 OPEN_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 2.0
 PONG_SECONDS: Final = 10.0
+REPEATED_FOR: Final = 0.8
+"""Of the time a server remembers an idempotency key."""
 REFRESH_AT: Final = 0.8
 """Of a token's life."""
 FRAME_BYTES_MAX: Final = 384 * 1024 * 1024
@@ -92,12 +95,13 @@ class ErrorReply(msgspec.Struct):
 
 
 class _Call:
-    __slots__ = ("feed", "frame", "future")
+    __slots__ = ("feed", "frame", "future", "sent_at")
 
     def __init__(self, frame: bytes, future: asyncio.Future[Any], feed: Feed | None) -> None:
         self.frame = frame
         self.future = future
         self.feed = feed
+        self.sent_at: float | None = None
 
 
 class Link:
@@ -159,7 +163,7 @@ class Link:
         self._calls[id] = call
         self.start()
         if self._is_ready and (feed is None or feed.state == "live"):
-            self._send(call.frame)
+            self._send_call(call)
         self._may_read.set()
         try:
             async with asyncio.timeout(timeout):
@@ -261,7 +265,7 @@ class Link:
             return
         for call in self._calls.values():
             if call.feed is feed:
-                self._send(call.frame)
+                self._send_call(call)
 
     def _forget(self, feed: Feed) -> None:
         if self.feeds.get(feed.pattern.text) is feed:
@@ -360,7 +364,7 @@ class Link:
                 self._ask(feed)
         for call in self._calls.values():
             if call.feed is None:
-                self._send(call.frame)
+                self._send_call(call)
         helpers = [
             self.loop.create_task(self._write(socket)),
             self.loop.create_task(self._keep_alive(socket, connected)),
@@ -508,6 +512,16 @@ class Link:
         for feed in list(self.feeds.values()):
             feed.fail(error)
         self.feeds.clear()
+
+    def _send_call(self, call: _Call) -> None:
+        now = self.loop.time()
+        if call.sent_at is None:
+            call.sent_at = now
+        if now - call.sent_at < self._settings.idempotency_seconds * REPEATED_FOR:
+            self._send(call.frame)
+        elif not call.future.done():
+            # The server may have forgotten the key, and would store a second message.
+            call.future.set_exception(OutcomeUnknown())
 
     def _send(self, frame: bytes) -> None:
         self._outbox.append(frame)
