@@ -782,6 +782,7 @@ async def test_the_rest_is_there_as_coroutines(aio: Any, topic: str) -> None:
 def test_event_loops_come_and_go(hub: RemoteHub, topic: str) -> None:
     for n in range(3):
         asyncio.run(hub.aio.topics.publish(topic, n))
+        assert len(asyncio.run(hub.aio.topics.read(topic))) == n + 1
     assert payloads(hub.topics.read(topic)) == [0, 1, 2]
 
 

@@ -582,7 +582,9 @@ def _refusal(error: InvalidStatus) -> Exception:
             return Refused(Unauthorized())
         case 403:
             return Refused(Forbidden("The server does not let this client connect."))
-        case 404 | 405 | 426:
+        case 408 | 425 | 429:
+            pass
+        case _ if 400 <= status < 500:
             return Refused(
                 BadRequest(
                     f"There is no penstock server at this URL (HTTP {status}).",
