@@ -307,3 +307,20 @@ def test_a_publish_is_not_sent_again_when_its_key_may_be_forgotten(
     publishing.join(SOON)
 
     assert [type(error) for error in failed] == [OutcomeUnknown]
+
+
+def test_a_follower_that_takes_its_time_is_not_taken_for_dead(
+    path: Path, connect: Callable[..., RemoteHub]
+) -> None:
+    """It does not read the socket while its buffer is full, and shows that it lives."""
+    with Server(path, PENSTOCK_PING_SECONDS="1", PENSTOCK_PONG_SECONDS="1") as impatient:
+        hub = connect(impatient.url, subscriber_buffer_max=10, follow_batch_max=10)
+        hub.topics.publish_many("t", ["x" * 10_000] * 2_000)
+        with hub.topics.follow("t", consumer="c", start="earliest") as follower:
+            seen = len(follower.take(timeout=SOON))
+            # Twice for each time that the server asks.
+            wait_until(lambda: hub.telemetry.counters().get("kept_alive", 0) >= 8, seconds=SOON)
+            while seen < 2_000:
+                seen += len(follower.take(timeout=SOON))
+        assert hub.telemetry.counters().get("disconnected", 0) == 0
+        assert seen == 2_000

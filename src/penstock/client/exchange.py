@@ -65,14 +65,20 @@ class Exchange:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.telemetry = telemetry
-        self.rest = Rest(addresses, tokens, settings)
+        self.rest = Rest(addresses.copy(), tokens, settings)
         self._format = WIRES[subprotocol].format
         # It travels in a frame; the server compresses what it stores.
         self._encoding = msgspec.structs.replace(settings, compress_above_bytes=2**40)
         self._new_link: Callable[[], Link] = lambda: Link(
-            addresses, tokens, settings, telemetry, client=client, subprotocol=subprotocol
+            self._links[0].addresses.copy() if self._links else addresses,
+            tokens,
+            settings,
+            telemetry,
+            client=client,
+            subprotocol=subprotocol,
         )
-        self._links: list[Link] = [self._new_link()]
+        self._links: list[Link] = []
+        self._links.append(self._new_link())
         self._opening: set[asyncio.Future[None]] = set()
         self._key = secrets.token_urlsafe(12)
         self._keys = itertools.count()

@@ -102,9 +102,7 @@ class RemoteHub:
         self._client = client
         self._portal: Portal | None = None
         self._exchange: Exchange | None = None
-        self._exchanges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Exchange] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._exchanges: dict[asyncio.AbstractEventLoop, Exchange] = {}
         self._executor: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._is_closed = False
@@ -152,7 +150,11 @@ class RemoteHub:
             others = list(self._exchanges.items())
             self._exchanges.clear()
         for loop, other in others:
-            if loop.is_running():
+            if loop is _running_loop():
+                # It cannot be waited for here. It is done when the loop gets to it.
+                _closing.add(closing := loop.create_task(other.close()))
+                closing.add_done_callback(_closing.discard)
+            elif loop.is_running():
                 asyncio.run_coroutine_threadsafe(other.close(), loop).result()
         if portal is not None:
             if exchange is not None:
@@ -181,6 +183,8 @@ class RemoteHub:
                 raise HubClosed
             exchange = self._exchanges.get(loop)
             if exchange is None:
+                for ended in [other for other in self._exchanges if other.is_closed()]:
+                    del self._exchanges[ended]
                 exchange = self._exchanges[loop] = self._make()
             return exchange
 
@@ -220,13 +224,21 @@ class RemoteHub:
         """In a forked child: the parent goes on with its connections; the child makes its own."""
         _abandoned.append((self._portal, self._exchange, self._executor, dict(self._exchanges)))
         self._portal = self._exchange = self._executor = None
-        self._exchanges = weakref.WeakKeyDictionary()
+        self._exchanges = {}
         self._lock = threading.Lock()
         self.telemetry.renew()
 
 
 _hubs: weakref.WeakSet[RemoteHub] = weakref.WeakSet()
 _abandoned: list[Any] = []
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 @atexit.register

@@ -121,7 +121,7 @@ class Link:
         self.feeds: dict[str, Feed] = {}
         self.connected: Connected | None = None
         self.last_error = ""
-        self._addresses = addresses
+        self.addresses = addresses
         self._tokens = tokens
         self._settings = settings
         self._telemetry = telemetry
@@ -181,7 +181,7 @@ class Link:
         if self._unavailable is not None:
             return self._unavailable
         why = f": {self.last_error}" if self.last_error else ""
-        return Disconnected(f"No server at {self._addresses} within {timeout:.3g} seconds{why}.")
+        return Disconnected(f"No server at {self.addresses} within {timeout:.3g} seconds{why}.")
 
     # Subscriptions
 
@@ -316,9 +316,9 @@ class Link:
                 self.connected = None
                 rounds = tried = 0
                 self._telemetry.emit("disconnected", error=self.last_error)
-            self._addresses.move_on()
+            self.addresses.move_on()
             tried += 1
-            if tried % len(self._addresses) == 0 or tried == 1:
+            if tried % len(self.addresses) == 0 or tried == 1:
                 rounds += 1
             limit = min(
                 self._settings.reconnect_seconds_max, RECONNECT_SECONDS * 2 ** min(rounds - 1, 20)
@@ -328,7 +328,7 @@ class Link:
     async def _connect_and_serve(self) -> None:
         try:
             async with open_websocket(
-                self._addresses.current.websocket,
+                self.addresses.current.websocket,
                 subprotocols=[Subprotocol(self._subprotocol)],
                 compression=None,
                 open_timeout=OPEN_SECONDS,
@@ -477,6 +477,7 @@ class Link:
                     continue
                 if self._is_held:
                     await socket.pong()
+                    self._telemetry.count("kept_alive")
                     continue
                 try:
                     await self.call(lambda id: Ping(id=id), dict[str, Any], timeout=PONG_SECONDS)
