@@ -320,6 +320,8 @@ def _check_known(name: str, source: str) -> None:
 
 
 def _convert(name: str, value: Any, source: str) -> Any:
+    if source == "environment" and isinstance(FIELDS[name].default, tuple):
+        value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(value, FIELDS[name].type, strict=source != "environment")
     except msgspec.ValidationError as error:

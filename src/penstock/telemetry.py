@@ -16,7 +16,8 @@ Events, in the order a message meets them (`attach` gets the name and a dict of 
 | `connected` | instance | a remote hub has reached a server |
 | `disconnected` | error | it has lost it, and tries again |
 
-Counters: one per event name, plus `published`, `delivered` and `conflated`.
+Counters: one per event name, plus `published`, `delivered` and `conflated`; of a remote hub also
+`kept_alive`, signs of life sent for followers that are too busy to read.
 """
 
 from __future__ import annotations

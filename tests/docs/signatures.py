@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from penstock import client
 from penstock.hub import Hub, connect
 from penstock.topics.bus import Topics
 from penstock.topics.consumers import Consumers
@@ -18,9 +19,15 @@ PAGES: dict[str, tuple[Any, ...]] = {
     "topics.md": (Topics, Live),
     "consumers.md": (Follower, Consumers),
     "transactions.md": (HubTransaction,),
+    "client.md": (client.connect, client.is_remote, client.RemoteHub),
 }
 # Not called by users: the block's own end.
 INTERNAL = {"HubTransaction.commit", "HubTransaction.rollback", "HubTransaction.expire"}
+# What a remote hub refuses; the page lists it in one sentence.
+INTERNAL |= {
+    f"RemoteHub.{name}"
+    for name in ("transaction", "connection", "diagnose", "backup", "restore", "new_generation")
+}
 
 
 def of_page(page: str) -> list[str]:

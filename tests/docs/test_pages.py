@@ -14,7 +14,8 @@ from tests.docs.pages import ROOT, all_pages, anchors, blocks, links, name_of, s
 
 WALKER = Path(__file__).with_name("walker.py")
 PAGES = all_pages()
-LANGUAGES = {"python", "console", "text", "toml", "sql", "mermaid", "json", "sh", "js", "html", ""}
+LANGUAGES = {"python", "console", "text", "toml", "sql", "mermaid", "json", "sh", "js", "html"}
+LANGUAGES |= {"nginx", ""}
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if steps(p)], ids=name_of)

@@ -56,6 +56,11 @@ class Background:
         # What an interrupted program says about that is not part of the page.
         compare(self.step, "".join(found.splitlines(keepends=True)[: len(expected.splitlines())]))
 
+    def kill(self) -> None:
+        """The page was wrong: nothing of it must stay behind."""
+        self._process.kill()
+        self._process.wait(DEADLINE_SECONDS)
+
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -129,6 +134,8 @@ def main() -> int:
         except (Exception, SystemExit):  # noqa: BLE001 - whatever a page raises is its mistake
             print(f"{plan['page']}:{step['line']}", file=sys.stderr)
             traceback.print_exc()
+            for background in running:
+                background.kill()
             return 1
     for background in running:
         try:

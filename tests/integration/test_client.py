@@ -561,7 +561,7 @@ def test_a_follower_learns_of_a_loss_or_skips_it(hub: RemoteHub, topic: str) -> 
 # Topics, consumers, health
 
 
-def test_topics_are_looked_after(hub: RemoteHub, topic: str) -> None:
+def test_topics_are_looked_after(server: Server, hub: RemoteHub, topic: str) -> None:
     """D7"""
     made = hub.topics.create(topic, Retention(messages_max=3), delivery=Delivery(batch_max=5))
     assert (made.name, made.retention.messages_max, made.delivery.batch_max) == (topic, 3, 5)
@@ -575,9 +575,13 @@ def test_topics_are_looked_after(hub: RemoteHub, topic: str) -> None:
     stats = hub.topics.stats(topic)
     assert (stats.messages, stats.published, stats.consumers) == (4, 4, 0)
     assert stats.last == hub.topics.read(topic)[-1].position
+    assert hub.topics.trim(topic, through=hub.topics.read(topic)[0].position) == 1
+    with hub_on(server._file) as local:
+        assert hub.topics.get(topic) == local.topics.get(topic)
+        assert hub.topics.stats(topic).first == local.topics.stats(topic).first
     told: list[int] = []
-    assert hub.topics.delete(topic, told.append) == 4
-    assert told == [4]
+    assert hub.topics.delete(topic, told.append) == 3
+    assert told == [3]
     for call in (hub.topics.get, hub.topics.delete, hub.topics.stats):
         with pytest.raises(TopicNotFound):
             call(topic)
@@ -616,7 +620,7 @@ def test_health_metrics_and_presence(hub: RemoteHub, topic: str) -> None:
     hub.topics.publish(topic, 1)
     assert hub.health().metrics.queue_size >= 1
     assert hub.metrics().topics >= 1
-    assert hub.presence(topic) == []
+    assert hub.presence(topic).members == []
 
 
 # Where there is no server
@@ -774,7 +778,7 @@ async def test_the_rest_is_there_as_coroutines(aio: Any, topic: str) -> None:
     assert (await aio.topics.get(topic)).retention.messages_max == 5
     assert (await aio.topics.position()).offset >= 0
     assert (await aio.topics.stats(topic)).messages == 0
-    assert await aio.presence(topic) == []
+    assert (await aio.presence(topic)).members == []
     assert (await aio.health()).status in ("ok", "warning", "critical")
     assert await aio.topics.delete(topic) == 0
 
@@ -782,7 +786,16 @@ async def test_the_rest_is_there_as_coroutines(aio: Any, topic: str) -> None:
 def test_event_loops_come_and_go(hub: RemoteHub, topic: str) -> None:
     for n in range(3):
         asyncio.run(hub.aio.topics.publish(topic, n))
+        assert len(asyncio.run(hub.aio.topics.read(topic))) == n + 1
     assert payloads(hub.topics.read(topic)) == [0, 1, 2]
+
+
+async def test_a_hub_may_be_closed_from_the_loop_it_runs_on(server: Server, topic: str) -> None:
+    with penstock.client.connect(server.url) as hub:
+        await hub.aio.topics.publish(topic, 1)
+        live = hub.aio.topics.subscribe(topic)
+    with pytest.raises(HubClosed):
+        await live.get(SOON)
 
 
 def test_a_hub_beside_the_server_and_a_remote_one_see_the_same(

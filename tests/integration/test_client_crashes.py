@@ -15,7 +15,7 @@ import pytest
 import penstock
 import penstock.client
 from penstock.client import RemoteHub
-from penstock.errors import Disconnected, EpochChanged, LogTrimmed
+from penstock.errors import Disconnected, EpochChanged, LogTrimmed, OutcomeUnknown
 from tests.factories import hub_on, payloads
 from tests.servers import Server
 from tests.waiting import wait_until
@@ -282,3 +282,45 @@ def test_a_publish_without_a_server_waits_for_it_or_gives_up(
 
     assert late
     assert payloads(hub.topics.read("t")) == [0, "waited"]
+
+
+def test_a_publish_is_not_sent_again_when_its_key_may_be_forgotten(
+    path: Path, server: Server, connect: Callable[..., RemoteHub]
+) -> None:
+    """Rather an unknown outcome than two messages."""
+    hub = connect(server.url, idempotency_seconds=0.001)
+    hub.topics.publish("t", 0)
+    server.signal(signal.SIGSTOP)  # It gets the command, and does not answer.
+    failed: list[Exception] = []
+
+    def publish() -> None:
+        try:
+            hub.topics.publish("t", 1)
+        except penstock.PenstockError as error:
+            failed.append(error)
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    wait_until(lambda: hub._exchange and hub._exchange._links[0]._calls)
+    server.kill()
+    server.start()
+    publishing.join(SOON)
+
+    assert [type(error) for error in failed] == [OutcomeUnknown]
+
+
+def test_a_follower_that_takes_its_time_is_not_taken_for_dead(
+    path: Path, connect: Callable[..., RemoteHub]
+) -> None:
+    """It does not read the socket while its buffer is full, and shows that it lives."""
+    with Server(path, PENSTOCK_PING_SECONDS="1", PENSTOCK_PONG_SECONDS="1") as impatient:
+        hub = connect(impatient.url, subscriber_buffer_max=10, follow_batch_max=10)
+        hub.topics.publish_many("t", ["x" * 10_000] * 2_000)
+        with hub.topics.follow("t", consumer="c", start="earliest") as follower:
+            seen = len(follower.take(timeout=SOON))
+            # Twice for each time that the server asks.
+            wait_until(lambda: hub.telemetry.counters().get("kept_alive", 0) >= 8, seconds=SOON)
+            while seen < 2_000:
+                seen += len(follower.take(timeout=SOON))
+        assert hub.telemetry.counters().get("disconnected", 0) == 0
+        assert seen == 2_000

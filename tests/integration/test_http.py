@@ -18,6 +18,7 @@ import penstock
 from penstock.health import Metrics
 from penstock.model import Position
 from penstock.server.metrics import preferred
+from tests.docs.pages import DOCS
 from tests.factories import hub_on, payloads
 from tests.serving import HttpServer
 
@@ -552,6 +553,13 @@ def test_the_document_describes_the_routes_by_the_shapes_that_are_sent(http: htt
     schemas = document["components"]["schemas"]
     assert {"Entry", "Problem", "OutgoingOne", "Published", "MetricsReply"} <= set(schemas)
     assert "422" not in str([operation["responses"].keys() for operation in _operations(paths)])
+
+
+def test_the_page_lists_every_route_and_no_other(http: httpx.Client) -> None:
+    text = (DOCS / "reference" / "http.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `((?:GET|POST|PUT|DELETE) /[^`]*)`", text, re.MULTILINE))
+    paths = http.get("/openapi.json").json()["paths"]
+    assert listed == {f"{method.upper()} {path}" for path in paths for method in paths[path]}
 
 
 def _operations(paths: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from typing import Any
 
+import msgspec
 import pytest
 
 import penstock
@@ -294,6 +295,14 @@ async def test_a_subscription_that_makes_no_sense_is_refused(
     client = await join(board)
     assert await client.refused("subscribe", **fields) == code
     assert client.session.subscriptions == {}
+
+
+@pytest.mark.parametrize("info", [{"x": msgspec.msgpack.Ext(1, b"")}, {"x": {None: 1}}])
+async def test_information_to_join_with_that_is_no_json_is_refused(
+    board: Switchboard, join: Join, info: dict[str, Any]
+) -> None:
+    client = await join(board, MSGPACK_WIRE)
+    assert await client.refused("subscribe", topic="t", join=info) == "invalid_input"
 
 
 async def test_subscribing_twice_is_refused(board: Switchboard, join: Join) -> None:

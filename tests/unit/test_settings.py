@@ -201,3 +201,10 @@ def test_each_value_has_a_source() -> None:
     assert found["tail_batch_max"] == "file"
     assert found["commit_group_max"] == "profile high-throughput"
     assert found["write_queue_max"] == "default"
+
+
+def test_several_values_in_the_environment_stand_between_commas() -> None:
+    settings = load(environ={"PENSTOCK_ORIGINS": "https://a.example, https://b.example"})
+
+    assert settings.origins == ("https://a.example", "https://b.example")
+    assert load(environ={"PENSTOCK_TRUSTED_PROXIES": ""}).trusted_proxies == ()

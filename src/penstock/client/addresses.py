@@ -49,9 +49,9 @@ class Address(msgspec.Struct, frozen=True):
 class Addresses:
     """Several instances of one server: the one that works is kept, the others come in turn."""
 
-    def __init__(self, all_: Sequence[Address]) -> None:
+    def __init__(self, all_: Sequence[Address], at: int = 0) -> None:
         self._all = tuple(all_)
-        self._at = 0
+        self._at = at
 
     def __len__(self) -> int:
         return len(self._all)
@@ -62,6 +62,10 @@ class Addresses:
     @property
     def current(self) -> Address:
         return self._all[self._at]
+
+    def copy(self) -> Addresses:
+        """For another connection, which has its own luck."""
+        return Addresses(self._all, self._at)
 
     def move_on(self) -> None:
         """This one does not answer."""

@@ -13,7 +13,7 @@ import msgspec
 from penstock.client.addresses import Addresses
 from penstock.client.feed import Feed
 from penstock.client.frames import outgoing, receipt
-from penstock.client.link import Link
+from penstock.client.link import REPEATED_FOR, Link
 from penstock.client.rest import Rest
 from penstock.client.tokens import Tokens
 from penstock.errors import (
@@ -65,14 +65,20 @@ class Exchange:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.telemetry = telemetry
-        self.rest = Rest(addresses, tokens, settings)
+        self.rest = Rest(addresses.copy(), tokens, settings)
         self._format = WIRES[subprotocol].format
         # It travels in a frame; the server compresses what it stores.
         self._encoding = msgspec.structs.replace(settings, compress_above_bytes=2**40)
         self._new_link: Callable[[], Link] = lambda: Link(
-            addresses, tokens, settings, telemetry, client=client, subprotocol=subprotocol
+            self._links[0].addresses.copy() if self._links else addresses,
+            tokens,
+            settings,
+            telemetry,
+            client=client,
+            subprotocol=subprotocol,
         )
-        self._links: list[Link] = [self._new_link()]
+        self._links: list[Link] = []
+        self._links.append(self._new_link())
         self._opening: set[asyncio.Future[None]] = set()
         self._key = secrets.token_urlsafe(12)
         self._keys = itertools.count()
@@ -175,6 +181,8 @@ class Exchange:
         """Try again where that helps and cannot make two of one, until the time is over."""
         limit = self.settings.client_timeout_seconds if timeout is None else timeout
         deadline = self.loop.time() + limit
+        # As long as the server remembers the keys.
+        repeated_until = self.loop.time() + self.settings.idempotency_seconds * REPEATED_FOR
         pause = RETRY_SECONDS
         while True:
             try:
@@ -182,7 +190,7 @@ class Exchange:
                     make, answer, timeout=max(0.0, deadline - self.loop.time())
                 )
             except (RateLimited, QueueFull, OutcomeUnknown):
-                if self.loop.time() + pause >= deadline:
+                if self.loop.time() + pause >= min(deadline, repeated_until):
                     raise
                 await asyncio.sleep(pause)
                 pause *= 2

@@ -211,6 +211,7 @@ class Feed:
             # Somebody moved it back meanwhile, and wants to see it all again.
             self._received = self.acked = position.offset
             self._buffer.clear()
+            self._bytes_in = self._bytes_out
         self.state = "live"
         if answer.gap is not None:
             self.gap(answer.gap)

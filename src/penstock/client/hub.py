@@ -22,7 +22,7 @@ from penstock.client.topics import AsyncRemoteTopics, RemoteTopics
 from penstock.errors import Forbidden, HubClosed, Unsupported
 from penstock.health import Health, Metrics, Status
 from penstock.model import Check, Lag
-from penstock.protocol import Member, Members, Presence
+from penstock.protocol import Members, Presence
 from penstock.settings import Settings
 from penstock.settings import load as load_settings
 from penstock.telemetry import Telemetry
@@ -59,10 +59,9 @@ class AsyncRemoteHub:
         self.topics = AsyncRemoteTopics(open_exchange)
         self.consumers = AsyncRemoteConsumers(open_exchange)
 
-    async def presence(self, topic: str) -> list[Member]:
+    async def presence(self, topic: str) -> Members:
         """Who is present on a topic."""
-        found = await self._open().call(lambda id: Presence(id=id, topic=topic), Members)
-        return found.members
+        return await self._open().call(lambda id: Presence(id=id, topic=topic), Members)
 
     async def health(self) -> Health:
         """How consumers are doing, judged by the thresholds in the server's settings."""
@@ -103,9 +102,7 @@ class RemoteHub:
         self._client = client
         self._portal: Portal | None = None
         self._exchange: Exchange | None = None
-        self._exchanges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Exchange] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._exchanges: dict[asyncio.AbstractEventLoop, Exchange] = {}
         self._executor: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._is_closed = False
@@ -121,7 +118,7 @@ class RemoteHub:
     def url(self) -> str:
         return SEPARATOR.join(address.http for address in self._addresses)
 
-    def presence(self, topic: str) -> list[Member]:
+    def presence(self, topic: str) -> Members:
         """Who is present on a topic."""
         portal, _ = self._bridge()
         return portal.run(self.aio.presence(topic))
@@ -153,7 +150,11 @@ class RemoteHub:
             others = list(self._exchanges.items())
             self._exchanges.clear()
         for loop, other in others:
-            if loop.is_running():
+            if loop is _running_loop():
+                # It cannot be waited for here. It is done when the loop gets to it.
+                _closing.add(closing := loop.create_task(other.close()))
+                closing.add_done_callback(_closing.discard)
+            elif loop.is_running():
                 asyncio.run_coroutine_threadsafe(other.close(), loop).result()
         if portal is not None:
             if exchange is not None:
@@ -182,6 +183,8 @@ class RemoteHub:
                 raise HubClosed
             exchange = self._exchanges.get(loop)
             if exchange is None:
+                for ended in [other for other in self._exchanges if other.is_closed()]:
+                    del self._exchanges[ended]
                 exchange = self._exchanges[loop] = self._make()
             return exchange
 
@@ -221,13 +224,21 @@ class RemoteHub:
         """In a forked child: the parent goes on with its connections; the child makes its own."""
         _abandoned.append((self._portal, self._exchange, self._executor, dict(self._exchanges)))
         self._portal = self._exchange = self._executor = None
-        self._exchanges = weakref.WeakKeyDictionary()
+        self._exchanges = {}
         self._lock = threading.Lock()
         self.telemetry.renew()
 
 
 _hubs: weakref.WeakSet[RemoteHub] = weakref.WeakSet()
 _abandoned: list[Any] = []
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 @atexit.register

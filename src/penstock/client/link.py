@@ -36,6 +36,7 @@ from penstock.errors import (
     HubClosed,
     InvalidPayload,
     LimitReached,
+    OutcomeUnknown,
     PenstockError,
     QueueFull,
     Unauthorized,
@@ -60,6 +61,8 @@ RECONNECT_SECONDS: Final = 0.1
 OPEN_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 2.0
 PONG_SECONDS: Final = 10.0
+REPEATED_FOR: Final = 0.8
+"""Of the time a server remembers an idempotency key."""
 REFRESH_AT: Final = 0.8
 """Of a token's life."""
 FRAME_BYTES_MAX: Final = 384 * 1024 * 1024
@@ -92,12 +95,13 @@ class ErrorReply(msgspec.Struct):
 
 
 class _Call:
-    __slots__ = ("feed", "frame", "future")
+    __slots__ = ("feed", "frame", "future", "sent_at")
 
     def __init__(self, frame: bytes, future: asyncio.Future[Any], feed: Feed | None) -> None:
         self.frame = frame
         self.future = future
         self.feed = feed
+        self.sent_at: float | None = None
 
 
 class Link:
@@ -117,7 +121,7 @@ class Link:
         self.feeds: dict[str, Feed] = {}
         self.connected: Connected | None = None
         self.last_error = ""
-        self._addresses = addresses
+        self.addresses = addresses
         self._tokens = tokens
         self._settings = settings
         self._telemetry = telemetry
@@ -159,7 +163,7 @@ class Link:
         self._calls[id] = call
         self.start()
         if self._is_ready and (feed is None or feed.state == "live"):
-            self._send(call.frame)
+            self._send_call(call)
         self._may_read.set()
         try:
             async with asyncio.timeout(timeout):
@@ -177,7 +181,7 @@ class Link:
         if self._unavailable is not None:
             return self._unavailable
         why = f": {self.last_error}" if self.last_error else ""
-        return Disconnected(f"No server at {self._addresses} within {timeout:.3g} seconds{why}.")
+        return Disconnected(f"No server at {self.addresses} within {timeout:.3g} seconds{why}.")
 
     # Subscriptions
 
@@ -261,7 +265,7 @@ class Link:
             return
         for call in self._calls.values():
             if call.feed is feed:
-                self._send(call.frame)
+                self._send_call(call)
 
     def _forget(self, feed: Feed) -> None:
         if self.feeds.get(feed.pattern.text) is feed:
@@ -312,9 +316,9 @@ class Link:
                 self.connected = None
                 rounds = tried = 0
                 self._telemetry.emit("disconnected", error=self.last_error)
-            self._addresses.move_on()
+            self.addresses.move_on()
             tried += 1
-            if tried % len(self._addresses) == 0 or tried == 1:
+            if tried % len(self.addresses) == 0 or tried == 1:
                 rounds += 1
             limit = min(
                 self._settings.reconnect_seconds_max, RECONNECT_SECONDS * 2 ** min(rounds - 1, 20)
@@ -324,7 +328,7 @@ class Link:
     async def _connect_and_serve(self) -> None:
         try:
             async with open_websocket(
-                self._addresses.current.websocket,
+                self.addresses.current.websocket,
                 subprotocols=[Subprotocol(self._subprotocol)],
                 compression=None,
                 open_timeout=OPEN_SECONDS,
@@ -360,7 +364,7 @@ class Link:
                 self._ask(feed)
         for call in self._calls.values():
             if call.feed is None:
-                self._send(call.frame)
+                self._send_call(call)
         helpers = [
             self.loop.create_task(self._write(socket)),
             self.loop.create_task(self._keep_alive(socket, connected)),
@@ -473,6 +477,7 @@ class Link:
                     continue
                 if self._is_held:
                     await socket.pong()
+                    self._telemetry.count("kept_alive")
                     continue
                 try:
                     await self.call(lambda id: Ping(id=id), dict[str, Any], timeout=PONG_SECONDS)
@@ -508,6 +513,16 @@ class Link:
         for feed in list(self.feeds.values()):
             feed.fail(error)
         self.feeds.clear()
+
+    def _send_call(self, call: _Call) -> None:
+        now = self.loop.time()
+        if call.sent_at is None:
+            call.sent_at = now
+        if now - call.sent_at < self._settings.idempotency_seconds * REPEATED_FOR:
+            self._send(call.frame)
+        elif not call.future.done():
+            # The server may have forgotten the key, and would store a second message.
+            call.future.set_exception(OutcomeUnknown())
 
     def _send(self, frame: bytes) -> None:
         self._outbox.append(frame)
@@ -568,7 +583,9 @@ def _refusal(error: InvalidStatus) -> Exception:
             return Refused(Unauthorized())
         case 403:
             return Refused(Forbidden("The server does not let this client connect."))
-        case 404 | 405 | 426:
+        case 408 | 425 | 429:
+            pass
+        case _ if 400 <= status < 500:
             return Refused(
                 BadRequest(
                     f"There is no penstock server at this URL (HTTP {status}).",

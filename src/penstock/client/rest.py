@@ -32,6 +32,7 @@ class Rest:
         self._tokens = tokens
         self._settings = settings
         self._client: httpx.AsyncClient | None = None
+        self._keeper: asyncio.Task[None] | None = None
 
     async def call(
         self,
@@ -69,8 +70,17 @@ class Rest:
             await asyncio.sleep(wait)
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+
+    async def _keep(self, client: httpx.AsyncClient) -> None:
+        """Closes the connections when the event loop ends, also if nobody calls `close`."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._client = None
             await client.aclose()
 
     async def _send(
@@ -78,6 +88,7 @@ class Rest:
     ) -> httpx.Response:
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=self._settings.client_timeout_seconds)
+            self._keeper = asyncio.ensure_future(self._keep(self._client))
         given = {k: v for k, v in (parameters or {}).items() if v is not None}
         content = None if body is None else msgspec.json.encode(body)
         is_second = False

@@ -201,10 +201,18 @@ class Session:
         else:
             self.close(Close.NO_PONG, "No pong came.")
 
+    def hold(self, why: str) -> None:
+        """Read no further what the client sends, until every reason for it is gone."""
+        if not self._holds:
+            self.socket.hold(True)
+        self._holds.add(why)
+
     def close(self, code: int, reason: str = "") -> None:
         if self._is_closed:
             return
         self._is_closed = True
+        for why in tuple(self._holds):
+            self._let_go(why)  # Its answer to the close is to be heard.
         for topic in tuple(self.subscriptions):
             self._drop(topic)
         self.socket.close(code, _cut(reason, CLOSE_REASON_BYTES_MAX))
@@ -219,7 +227,7 @@ class Session:
             # Asking and not reading the answers must not fill our memory.
             self._unread_bytes += len(data)
             if self._unread_bytes > UNREAD_BYTES_MAX:
-                self._hold("replies")
+                self.hold("replies")
 
     # Commands
 
@@ -410,12 +418,6 @@ class Session:
             wait = bucket.wait_seconds(count, now)
             raise RateLimited(f"Too many {what} at once; try again in {wait:.1f} seconds.")
 
-    def _hold(self, why: str) -> None:
-        """Read no further what the client sends, until every reason for it is gone."""
-        if not self._holds:
-            self.socket.hold(True)
-        self._holds.add(why)
-
     def _let_go(self, why: str) -> None:
         if why in self._holds:
             self._holds.discard(why)
@@ -444,7 +446,7 @@ class Session:
             raise
         self._inflight_bytes += size
         if self._inflight_bytes > INFLIGHT_BYTES_MAX:
-            self._hold("disk")
+            self.hold("disk")
         future.add_done_callback(partial(self._on_appended, size))
         self._answer(future, id, answer)
 

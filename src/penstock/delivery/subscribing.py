@@ -140,7 +140,11 @@ def _check(switchboard: Switchboard, command: Subscribe, pattern: Pattern) -> No
         )
     if command.join is not None:
         limit = settings.presence_info_bytes_max
-        if len(msgspec.json.encode(command.join)) > limit:
+        try:
+            size = len(msgspec.json.encode(command.join))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidInput(f"The information to join with is not JSON: {error}.") from error
+        if size > limit:
             raise InvalidInput(f"The information to join with has more than {limit:,} bytes.")
 
 

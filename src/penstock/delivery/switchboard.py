@@ -73,6 +73,8 @@ class Switchboard:
         """Channels without subscribers, and since when; the longest first."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._room = ROOM_BYTES_MAX
+        self._appends = 0
+        self._settled: asyncio.Event | None = None
         self._ticks = 0
         self._epoch = ""
         self._timer: asyncio.TimerHandle | None = None
@@ -91,6 +93,7 @@ class Switchboard:
         if self.is_draining:
             return
         self.is_draining = True
+        await self._finish_appends(timeout_seconds / 2)
         for channel in tuple(self._channels.values()):
             channel.flush()
         for session in tuple(self.sessions):
@@ -100,6 +103,18 @@ class Switchboard:
                 await asyncio.wait_for(self._empty.wait(), timeout_seconds)
             except TimeoutError:
                 return  # Those who do not go are cut off with the process.
+
+    async def _finish_appends(self, timeout_seconds: float) -> None:
+        """What was accepted is answered, so that nobody is left in doubt; nothing more is read."""
+        if not self._appends:
+            return
+        for session in tuple(self.sessions):
+            session.hold("stopping")
+        self._settled = asyncio.Event()
+        try:
+            await asyncio.wait_for(self._settled.wait(), timeout_seconds)
+        except TimeoutError:
+            return  # The disk does not answer; idempotency keys resolve what came of it.
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -188,10 +203,14 @@ class Switchboard:
         if size > self._room:
             return False
         self._room -= size
+        self._appends += 1
         return True
 
     def give_room(self, size: int) -> None:
         self._room += size
+        self._appends -= 1
+        if not self._appends and self._settled is not None:
+            self._settled.set()
 
     # Channels
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 
 import penstock
 from penstock.delivery.access import Authenticator
@@ -22,6 +23,7 @@ from penstock.server.routes import admin, consumers, events, topics
 from penstock.server.routes.context import Context, reply
 from penstock.server.routes.schema import build
 from penstock.server.routes.shapes import ErrorReply
+from penstock.server.routes.topics import PublishRoute
 
 if TYPE_CHECKING:
     from penstock.delivery.switchboard import Switchboard
@@ -58,6 +60,7 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.context = Context(hub, delivery, authenticator, connections)
+    app.router.routes.append(Route(PublishRoute.path, PublishRoute(), methods=["POST"]))
     for router in (topics.router, events.router, consumers.router, admin.router):
         app.include_router(router)
     _add_pages(app)

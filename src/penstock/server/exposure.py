@@ -117,6 +117,7 @@ def _split_host(host: str | None, default_port: int) -> tuple[str, int]:
         return "", 0
 
 
+@lru_cache(maxsize=1024)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

@@ -10,6 +10,7 @@ import ipaddress
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from penstock.clock import Clock
 from penstock.delivery.access import ALL_ACCESS, Access
@@ -123,6 +124,8 @@ class Proxies:
         return client
 
     def is_trusted(self, address: str) -> bool:
+        if not self._networks:
+            return False
         try:
             found = ipaddress.ip_address(address)
         except ValueError:
@@ -142,6 +145,7 @@ def _clients(address: str | None, subject: str | None) -> list[tuple[str, str]]:
     return found
 
 
+@lru_cache(maxsize=16_384)
 def _client_network(address: str) -> str:
     try:
         found = ipaddress.ip_address(address)

@@ -117,6 +117,8 @@ class TopicReply(msgspec.Struct, frozen=True):
     published: int
     """Messages since it was created."""
     last_id: int
+    deleted_through: int
+    """The highest id removed before its own time to live had passed."""
     retention: Retention
     delivery: Delivery
 
@@ -129,6 +131,7 @@ class TopicReply(msgspec.Struct, frozen=True):
             topic.bytes,
             topic.published,
             topic.last_id,
+            topic.deleted_through,
             topic.retention,
             topic.delivery,
         )

@@ -101,7 +101,7 @@ export class MessageLog {
     summary.append(
       time,
       element("span", "id", String(message.id)),
-      element("span", "topic", message.topic),
+      Object.assign(element("span", "topic", message.topic), { title: message.topic }),
       element("span", "type", message.type ?? ""),
       element("span", "payload", preview),
       element("span", "latency", latencyMs === null ? "" : duration(latencyMs)),

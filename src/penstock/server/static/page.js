@@ -39,6 +39,7 @@ function open() {
   hub.on("connected", ({ instance }) => {
     show("connected", "connected", instance);
     at("token-panel").hidden = true;
+    showMembers(subscription?.members ?? []);
     suggestTopics();
   });
   hub.on("disconnected", ({ retryInMs }) => {
@@ -111,23 +112,25 @@ function topicFromAddress() {
   return fromAddress().get("topic") ?? "";
 }
 
+function isGlob(topic) {
+  return /[*?]/.test(topic ?? "");
+}
+
 function watch(topic) {
-  const isGlob = /[*?]/.test(topic);
   at("topic").value = topic;
-  at("messages").classList.toggle("single", !isGlob);
-  if (!isGlob) at("publish-topic").value = topic;
+  at("messages").classList.toggle("single", !isGlob(topic));
+  if (!isGlob(topic)) at("publish-topic").value = topic;
   const address = fromAddress();
   address.set("topic", topic);
   history.replaceState(null, "", `#${address}`);
   document.title = `${topic} · penstock`;
   subscription?.close();
   showProblem("");
-  showMembers([], isGlob ? "A glob has no list of its own." : "");
   log.clear();
   received = latencies.length = 0;
   subscribedAt = Infinity;
   const last = Number(at("from").value);
-  const options = isGlob ? {} : { join: { page: "penstock" }, presence: true };
+  const options = isGlob(topic) ? {} : { join: { page: "penstock" }, presence: true };
   try {
     follow(hub.subscribe(topic, { last: last || null, ...options }, receive));
   } catch (error) {
@@ -137,6 +140,7 @@ function watch(topic) {
 
 function follow(current) {
   subscription = current;
+  showMembers([]);
   const whenCurrent = (work) => (detail) => subscription === current && work(detail);
   current.on("subscribed", whenCurrent(() => (subscribedAt = Math.min(subscribedAt, wallClock()))));
   current.on("presence", whenCurrent(({ members }) => showMembers(members)));
@@ -205,7 +209,12 @@ addEventListener("hashchange", () => watch(topicFromAddress() || FIRST_TOPIC));
 
 // Who is there
 
-function showMembers(members, note = "Nobody yet.") {
+function presenceNote() {
+  if (hub.state !== "connected") return "Not connected.";
+  return isGlob(subscription?.topic) ? "A glob has no list of its own." : "Nobody yet.";
+}
+
+function showMembers(members) {
   const rows = members
     .toSorted((a, b) => Number(b.client === hub.client) - Number(a.client === hub.client) || a.joinedAt - b.joinedAt)
     .map(({ client, info }) => {
@@ -217,7 +226,7 @@ function showMembers(members, note = "Nobody yet.") {
     });
   at("members").replaceChildren(...rows);
   at("present-count").textContent = rows.length > 0 ? `(${rows.length})` : "";
-  at("presence-note").textContent = rows.length > 0 ? "" : note;
+  at("presence-note").textContent = rows.length > 0 ? "" : presenceNote();
   at("presence-note").hidden = rows.length > 0;
 }
 
