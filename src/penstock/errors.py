@@ -323,6 +323,13 @@ class JobExists(JobError):
         """The job that has it."""
 
 
+class ScheduleNotFound(JobError):
+    """There is no schedule of this name."""
+
+    code = "schedule_not_found"
+    hint = "'penstock schedules list' shows those that exist."
+
+
 class UnknownJobType(JobError):
     """No handler is registered for this type of job."""
 

@@ -32,6 +32,7 @@ from penstock.jobs.registry import (
     make_handler,
 )
 from penstock.jobs.retry import RetryPolicy
+from penstock.jobs.schedule import Schedules
 from penstock.leases import LeaseKeeper
 from penstock.model import Check, Instance
 from penstock.ports import Store, Transaction
@@ -74,6 +75,8 @@ class Hub:
         """Named consumers and their watermarks."""
         self.jobs = Jobs(self._open)
         """Enqueue jobs, look at them, cancel, retry, pause, limit."""
+        self.schedules = Schedules(self._open)
+        """Jobs that are enqueued by the clock."""
         self.handlers = Registry()
         """What `@hub.job` has registered."""
         self.aio = AsyncHub(self._open, self.close)

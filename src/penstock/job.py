@@ -21,6 +21,8 @@ ATTEMPTS_MAX = 10_000
 OnConflict = Literal["reject", "return", "replace", "debounce"]
 """What enqueueing under a unique key does while another job has it."""
 OnParentFailure = Literal["cancel", "run"]
+Missed = Literal["latest", "all", "skip"]
+"""Which ticks that nobody was there for are made up for."""
 
 
 class State(enum.IntEnum):
@@ -287,6 +289,31 @@ class Worker(msgspec.Struct, frozen=True):
     started_at: Micros
     seen_at: Micros = 0
     running: int = 0
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A job that is enqueued by the clock."""
+
+    name: str
+    cron: str
+    timezone: str
+    missed: Missed
+    queue: str
+    type: str
+    priority: int
+    max_attempts: int
+    timeout: Micros | None
+    encoding: int
+    body: bytes
+    created_at: Micros
+    paused_at: Micros | None = None
+    next_at: Micros | None = None
+    last_at: Micros | None = None
+    last_job_id: int | None = None
+
+    @property
+    def payload(self) -> Any:
+        return codec.decode(self.body, self.encoding)
 
 
 class JobFilter(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from penstock.jobs.executor import Executor
 from penstock.jobs.keeper import WorkerKeeper
 from penstock.jobs.registry import Registry
 from penstock.jobs.runtime import Runtime
+from penstock.jobs.schedule import Ticker
 from penstock.jobs.worker import Worker
 
 CONCURRENCY = 10
@@ -35,6 +36,7 @@ class Crew:
         self._worker: Worker | None = None
         self._executor: Executor | None = None
         self._keeper: WorkerKeeper | None = None
+        self._ticker = Ticker(runtime)
         self._task: asyncio.Task[None] | None = None
         self._is_waking = False
 
@@ -47,6 +49,7 @@ class Crew:
         self._executor = Executor(self._registry, runtime.settings, runtime.clock, slots)
         self._worker = Worker(runtime, self._registry, self.queues, self._executor)
         self._keeper.start()
+        self._ticker.start()
         runtime.doorbell.listen(self._on_bell)
         self._task = self._loop.create_task(self._worker.run())
 
@@ -58,6 +61,7 @@ class Crew:
         if limit is None:
             limit = self._runtime.settings.worker_stop_seconds
         self._worker.stop()
+        await asyncio.to_thread(self._ticker.stop, 10.0)
         done, _ = await asyncio.wait([self._task], timeout=limit)
         if not done:
             await self._worker.abandon()

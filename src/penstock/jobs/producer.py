@@ -31,6 +31,15 @@ MANY_MAX = 1_000
 WAIT_SECONDS = 0.05
 
 
+# `list` is a method below.
+Jobs_ = list[Job]
+Ids = list[int]
+Many = list[Enqueued]
+Events = list[JobEvent]
+Stats = list[QueueStats]
+Workers = list[Worker]
+
+
 class Jobs:
     def __init__(self, open_runtime: Callable[[], Runtime]) -> None:
         self._open = open_runtime
@@ -94,7 +103,7 @@ class Jobs:
         priority: int = 0,
         max_attempts: int | None = None,
         timeout: float | None = None,
-    ) -> list[Enqueued]:
+    ) -> Many:
         """Add many jobs, in transactions of up to `commit_group_max`."""
         runtime = self._open()
         jobs = [
@@ -138,28 +147,28 @@ class Jobs:
         until: datetime | float | None = None,
         before: int | None = None,
         limit: int = LIST_LIMIT,
-    ) -> list[Job]:
+    ) -> Jobs_:
         """Newest first. `before` an id, to read on."""
         check_count(limit, "limit")
         filter = make_filter(queue, type, state, error, since, until)
         return self._open().store.jobs.find(filter, before=before, limit=limit)
 
-    def dead(self, queue: str | None = None, *, limit: int = LIST_LIMIT) -> list[Job]:
+    def dead(self, queue: str | None = None, *, limit: int = LIST_LIMIT) -> Jobs_:
         """Dead letters: jobs that were given up, with everything that is known of them."""
         return self.list(queue, state=State.FAILED, limit=limit)
 
-    def history(self, id: int) -> list[JobEvent]:
+    def history(self, id: int) -> Events:
         """Everything that happened to a job, oldest first."""
         self.get(id)
         return self._open().store.jobs.events(after=0, limit=10_000, job_id=id)
 
-    def stats(self, queue: str | None = None) -> list[QueueStats]:
+    def stats(self, queue: str | None = None) -> Stats:
         """Each queue's counts by state."""
         runtime = self._open()
         found = runtime.store.jobs.stats(now=runtime.clock.now())
         return [stats for stats in found if queue is None or stats.queue == queue]
 
-    def workers(self) -> list[Worker]:
+    def workers(self) -> Workers:
         return self._open().store.jobs.workers()
 
     def wait(self, id: int | Enqueued, *, timeout: float | None = None) -> Any:
@@ -176,14 +185,14 @@ class Jobs:
 
     # By hand
 
-    def cancel(self, *ids: int, reason: str = "") -> list[int]:
+    def cancel(self, *ids: int, reason: str = "") -> Ids:
         """Those not started are cancelled; those that run are asked to stop. Returns the ids."""
         runtime = self._open()
         return runtime.committer.run(
             lambda tx: tx.jobs.cancel(ids, reason=reason, now=runtime.clock.now())
         ).wait()
 
-    def retry(self, *ids: int) -> list[int]:
+    def retry(self, *ids: int) -> Ids:
         """Make them ready, with fresh attempts; their history stays. Returns the ids."""
         runtime = self._open()
         return runtime.committer.run(lambda tx: tx.jobs.retry(ids, now=runtime.clock.now())).wait()
@@ -255,7 +264,7 @@ class Jobs:
     def _for_all(
         self,
         filter: JobFilter,
-        change: Callable[[list[int]], list[int]],
+        change: Callable[[Ids], Ids],
         progress: Callable[[int], None] | None,
     ) -> int:
         changed, after = 0, 0

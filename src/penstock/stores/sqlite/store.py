@@ -34,6 +34,7 @@ from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReade
 from penstock.stores.sqlite.ledger import SqliteLedgerReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
 from penstock.stores.sqlite.presence import SqlitePresenceReader
+from penstock.stores.sqlite.schedules import SqliteScheduleReader
 from penstock.stores.sqlite.topic_reader import SqliteTopicReader
 from penstock.stores.sqlite.topic_rows import SQL, NameBook, log_state
 from penstock.stores.sqlite.transaction import SqliteWriter
@@ -83,6 +84,7 @@ class SqliteStore:
         self.instances = SqliteInstanceReader(self._pool, self._leasing)
         self.presence = SqlitePresenceReader(self._pool, self._leasing)
         self.jobs = SqliteJobReader(self._pool, self._leasing)
+        self.schedules = SqliteScheduleReader(self._pool)
         self.ledger = SqliteLedgerReader(self._pool, self._leasing)
 
     @classmethod

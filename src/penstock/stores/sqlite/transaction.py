@@ -24,6 +24,7 @@ from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWrite
 from penstock.stores.sqlite.ledger import SqliteLedgerWriter
 from penstock.stores.sqlite.liveness import Leasing
 from penstock.stores.sqlite.presence import SqlitePresenceWriter
+from penstock.stores.sqlite.schedules import SqliteScheduleWriter
 from penstock.stores.sqlite.topic_rows import NameBook
 from penstock.stores.sqlite.topic_writer import SqliteTopicWriter, check_open
 from penstock.stores.sqlite.turnstile import Turnstile
@@ -70,6 +71,7 @@ class SqliteTransaction:
         self.instances = SqliteInstanceWriter(connection, leasing)
         self.presence = SqlitePresenceWriter(connection, leasing)
         self.jobs = SqliteJobWriter(connection, leasing)
+        self.schedules = SqliteScheduleWriter(connection)
         self.ledger = SqliteLedgerWriter(connection, leasing)
         connection.authorizer = self._authorize
 
