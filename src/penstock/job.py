@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 from datetime import datetime
 from typing import Any, Literal, TypeVar, overload
@@ -206,7 +207,7 @@ class Job(msgspec.Struct, frozen=True, dict=True):
         return self._decoded("result", self.raw_result, self.result_encoding)
 
     @overload
-    def decode(self, to: type[T]) -> T: ...
+    def decode(self, to: builtins.type[T]) -> T: ...
     @overload
     def decode(self, to: Any) -> Any: ...
     def decode(self, to: Any) -> Any:

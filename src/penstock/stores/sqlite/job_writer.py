@@ -669,10 +669,10 @@ def _by_token(items: Sequence[Claim] | Sequence[Answer]) -> Iterable[tuple[int, 
     return groups.items()
 
 
-def _ids(items: Sequence[Any]) -> apsw.carray:
+def _ids(items: Sequence[Any]) -> Any:
     return as_array([item.id for item in items])
 
 
-def as_array(ids: Sequence[int]) -> apsw.carray:
+def as_array(ids: Sequence[int]) -> Any:
     """For `IN carray(?)`: a third faster than JSON."""
     return apsw.carray(array("q", ids))
