@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, TypeVar, overload
 
@@ -71,6 +72,41 @@ class Kind(enum.IntEnum):
     REPLACED = 13
 
 
+TRANSITIONS: Mapping[tuple[State | None, State | None], frozenset[Kind]] = {
+    (None, State.PENDING): frozenset({Kind.ENQUEUED}),
+    (None, State.SCHEDULED): frozenset({Kind.ENQUEUED}),
+    (None, State.WAITING): frozenset({Kind.ENQUEUED}),
+    (None, State.CANCELLED): frozenset({Kind.ENQUEUED, Kind.CANCELLED}),
+    (State.SCHEDULED, State.PENDING): frozenset({Kind.RETRIED, Kind.REPLACED}),
+    (State.SCHEDULED, State.SCHEDULED): frozenset({Kind.REPLACED}),
+    (State.SCHEDULED, State.CANCELLED): frozenset({Kind.CANCELLED}),
+    (State.WAITING, State.PENDING): frozenset(),
+    (State.WAITING, State.SCHEDULED): frozenset(),
+    (State.WAITING, State.WAITING): frozenset({Kind.REPLACED}),
+    (State.WAITING, State.CANCELLED): frozenset({Kind.CANCELLED}),
+    (State.PENDING, State.PENDING): frozenset({Kind.REPLACED}),
+    (State.PENDING, State.SCHEDULED): frozenset({Kind.REPLACED}),
+    (State.PENDING, State.PROCESSING): frozenset(),
+    (State.PENDING, State.FAILED): frozenset({Kind.EXPIRED}),
+    (State.PENDING, State.CANCELLED): frozenset({Kind.CANCELLED}),
+    (State.PROCESSING, State.PROCESSING): frozenset({Kind.STARTED, Kind.PROGRESS}),
+    (State.PROCESSING, State.PENDING): frozenset({Kind.FAILED, Kind.SNOOZED, Kind.RELEASED}),
+    (State.PROCESSING, State.SCHEDULED): frozenset({Kind.FAILED, Kind.SNOOZED, Kind.RESCUED}),
+    (State.PROCESSING, State.COMPLETED): frozenset({Kind.COMPLETED}),
+    (State.PROCESSING, State.FAILED): frozenset({Kind.DIED}),
+    (State.PROCESSING, State.CANCELLED): frozenset({Kind.CANCELLED}),
+    (State.COMPLETED, State.PENDING): frozenset({Kind.RETRIED}),
+    (State.FAILED, State.PENDING): frozenset({Kind.RETRIED}),
+    (State.CANCELLED, State.PENDING): frozenset({Kind.RETRIED}),
+    (State.COMPLETED, None): frozenset(),
+    (State.FAILED, None): frozenset(),
+    (State.CANCELLED, None): frozenset(),
+}
+"""Every way a job can go, and the events that tell of it. None: before it is, and after it is
+pruned. No other change of state is possible: stores assert it, and `docs/explain/jobs.md` draws
+it. Where nothing is written (a time has come, a worker has taken it), the next event tells."""
+
+
 class NewJob(msgspec.Struct, frozen=True, gc=False):
     """A job on its way in: encoded, checked, without an id."""
 
@@ -85,7 +121,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     timeout: Micros | None = None
     unique_key: str | None = None
     unique_for: Micros | None = None
-    """How long the key is taken; None: until the job has finished."""
+    """How long the key is taken, whatever the job does; None: until it has finished."""
     on_conflict: OnConflict = "reject"
     after: tuple[int, ...] = ()
     on_parent_failure: OnParentFailure = "cancel"
@@ -240,7 +276,7 @@ class QueueLimits(msgspec.Struct, frozen=True):
 
     concurrency_max: int | None = None
     rate_max: int | None = None
-    """Starts in `rate_seconds`."""
+    """Jobs handed out in any `rate_seconds`."""
     rate_seconds: float = 1.0
     is_paused: bool = False
 

@@ -54,8 +54,8 @@ class WorkerKeeper(Service):
 
     def leave(self) -> None:
         """After the last answer."""
-        instance = self._instance
-        self._runtime.committer.run(lambda tx: tx.jobs.leave(instance)).wait()
+        instance, now = self._instance, self._runtime.clock.now()
+        self._runtime.committer.run(lambda tx: tx.jobs.leave(instance, now=now)).wait()
 
     def _renew(self) -> None:
         clock, lease = self._runtime.clock, self._runtime.settings.job_lease_seconds

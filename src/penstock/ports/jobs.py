@@ -33,16 +33,23 @@ class JobWriter(Protocol):
     """
 
     def enqueue(self, jobs: Sequence[NewJob], *, now: Micros) -> list[Enqueued]:
-        """Add jobs, in order. Ids rise.
+        """Add jobs, in order. Ids rise, and are never given twice.
 
         One whose unique key is taken is not added; by its `on_conflict` it raises `JobExists`,
-        answers with the id of the job that has the key (`return`), or changes that job, if it has
-        not started: `replace` gives it the new payload, priority and time, `debounce` only the
-        new payload and a later time. Where the other has started, both raise `JobExists`.
+        answers with the id of the job that has the key (`return`), or changes that job, if no
+        worker has it: `replace` makes it the new one in all but its id and what it waits for,
+        `debounce` gives it the new payload, and the new time if that is later. Both give it all
+        its attempts and begin the key's period anew. Where a worker has the other, where it has
+        finished, or where it is of another queue, both raise `JobExists`.
+
+        A key is taken until its job has finished, or for `unique_for` if that is given, also
+        after the job has finished. A job's own key never stops it from being tried again.
 
         One with `after` waits until all of those have completed. If one of them has failed or was
         cancelled, or does so later, it is cancelled, or runs all the same, by
         `on_parent_failure`. An unknown parent raises `JobNotFound`.
+
+        Whatever raises has written nothing for its own job.
         """
 
     def claim(
@@ -55,25 +62,31 @@ class JobWriter(Protocol):
         """Take up to so many ready jobs of each queue, by priority (lower first), then by id.
 
         Two callers never receive the same job. Jobs whose time has come are ready. A queue's
-        limits hold over all processes: not more than `concurrency_max` in anybody's hands, not
-        more than `rate_max` in `rate_seconds`, none while it is paused. One whose deadline has
-        passed fails instead of being handed out. An attempt does not begin before `start`.
+        limits hold over all processes, and whatever ends: not more than `concurrency_max` in
+        anybody's hands, not more than `rate_max` in any `rate_seconds`, none while it is paused.
+        One whose deadline has passed fails instead of being handed out. An attempt does not begin
+        before `start`.
         """
 
     def start(self, claims: Sequence[Claim], *, now: Micros) -> list[int]:
         """Begin the attempts. Returns the ids of those that were still held and were not asked
-        to stop; only they may run."""
+        to stop; only they may run. To say it again of one that has begun changes nothing."""
 
     def complete(
         self, answers: Sequence[Answer], *, now: Micros, result_until: Micros
     ) -> list[int]:
         """Done. Returns the ids that were still held; the others' work was somebody else's.
 
-        Jobs that waited for them, and for nothing else, become ready.
+        One that was asked to stop and is done all the same is completed. Jobs that waited for
+        them, and for nothing else, become ready.
         """
 
     def set_back(self, setbacks: Sequence[Setback], *, now: Micros) -> list[int]:
-        """Failed, snoozed or given up, each by its kind. Returns the ids that were still held."""
+        """Failed, snoozed or given up, each by its kind. Returns the ids that were still held.
+
+        A failure at the last attempt is the end, whatever it asks for. A snooze burns no attempt.
+        One that was asked to stop is cancelled.
+        """
 
     def release(self, claims: Sequence[Claim], *, now: Micros) -> list[int]:
         """Hand back jobs without burning an attempt, started or not. Returns those held."""
@@ -84,15 +97,15 @@ class JobWriter(Protocol):
     def enter(self, worker: Worker, *, lease_seconds: float, now: Micros) -> None:
         """Say that this process takes jobs, and renew its lease on those it has."""
 
-    def leave(self, instance: Instance) -> None:
-        """This process takes no more jobs."""
+    def leave(self, instance: Instance, *, now: Micros) -> list[int]:
+        """This process takes no more jobs. What it still has is released; returns that."""
 
     def rescue(self, *, now: Micros, limit: int) -> list[int]:
         """Take up to `limit` jobs out of the hands of processes that ended or whose lease ran out.
 
         A job that had started is a crash: it is tried again after a pause, or fails when its
-        attempts are used up. One that had not started is ready again. Each is rescued once,
-        whoever calls.
+        attempts are used up. One that had not started is ready again. One that was asked to stop
+        is cancelled. Each is rescued once, whoever calls.
         """
 
     def cancel(self, ids: Sequence[int], *, reason: str, now: Micros) -> list[int]:
@@ -100,16 +113,25 @@ class JobWriter(Protocol):
         cancelled when their worker has answered or is gone. Returns the ids of both."""
 
     def retry(self, ids: Sequence[int], *, now: Micros) -> list[int]:
-        """Make finished or scheduled jobs ready, with all their attempts and their history."""
+        """Make finished or scheduled jobs ready, with all their attempts and their history.
+
+        A deadline that has passed is lifted. One whose unique key another job has by now stays as
+        it is. Returns the ids of those that are ready.
+        """
 
     def set_priority(self, id: int, priority: int) -> bool:
         """False if it is not waiting for a worker."""
 
     def set_limits(self, queue: str, limits: QueueLimits, *, now: Micros) -> None: ...
 
-    def prune(self, *, before: Mapping[int, Micros], events_before: Micros, limit: int) -> int:
+    def prune(self, *, before: Mapping[int, Micros], now: Micros, limit: int) -> int:
         """Remove up to `limit` jobs that have finished before the time for their state, with
-        their history. Returns how many."""
+        their history, and results whose time is over. Returns how many jobs.
+
+        A state that is not named is kept; so is a job whose unique key is taken for longer. Each
+        call looks at a stretch of the jobs, and the next one at the following: what cannot be
+        removed hides nothing.
+        """
 
     @property
     def made_ready(self) -> bool:
@@ -137,7 +159,7 @@ class JobReader(Protocol):
         """Whether there may be something to claim. Reads only, and takes microseconds."""
 
     def next_at(self) -> Micros | None:
-        """When the next scheduled job is due."""
+        """When the next scheduled job is due; a time that has passed, if one is overdue."""
 
     def cancelling(self, instance: Instance) -> list[int]:
         """Jobs in this process's hands that were asked to stop."""

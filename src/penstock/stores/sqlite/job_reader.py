@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import apsw
 import msgspec
 
 from penstock.clock import Micros, seconds
@@ -23,8 +24,9 @@ from penstock.job import (
     Worker,
 )
 from penstock.model import Instance
-from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one
-from penstock.stores.sqlite.job_writer import SQL, is_lost, lost_instances, state_of
+from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one, fetch_value
+from penstock.stores.sqlite.job_hands import is_lost, lost_instances
+from penstock.stores.sqlite.job_rows import SQL, state_of
 from penstock.stores.sqlite.liveness import Leasing
 
 _failure = msgspec.json.Decoder(Failure)
@@ -32,33 +34,53 @@ _progress = msgspec.json.Decoder(Progress)
 _data = msgspec.json.Decoder(dict[str, Any])
 _queues = msgspec.json.Decoder(dict[str, int])
 
-BAD = frozenset({State.FAILED, State.CANCELLED})
+FEW = 10_000
+"""Up to so many jobs in the states asked for are gone through by themselves; more of them are
+soon met on the way through all jobs."""
+
+JOB = f"{SQL['job']} {SQL['job_tables']} {SQL['job_worker']}"
+JOB_IDS = f"SELECT j.id {SQL['job_tables']}"
+
+_TABLES = {
+    State.PENDING: ("r.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_ready"),
+    State.SCHEDULED: ("s.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_scheduled"),
+    State.WAITING: ("w.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_waiting"),
+    State.PROCESSING: ("c.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_claims"),
+    State.FAILED: ("f.state = 6", "SELECT job_id FROM penstock_job_finished WHERE state = 6"),
+    State.CANCELLED: ("f.state = 7", "SELECT job_id FROM penstock_job_finished WHERE state = 7"),
+    State.COMPLETED: ("f.state = 5", None),
+}
 
 
 class SqliteJobReader:
-    def __init__(self, pool: ReaderPool, leasing: Leasing) -> None:
+    """`now` is the wall clock, by which results expire."""
+
+    def __init__(self, pool: ReaderPool, leasing: Leasing, now: Callable[[], Micros]) -> None:
         self._pool = pool
         self._leasing = leasing
+        self._now = now
 
     def get(self, id: int) -> Job | None:
         with self._pool.read() as connection:
-            row = fetch_one(connection, f"{SQL['job']} WHERE j.id = ?", (id,))
-        return None if row is None else _job(row)
+            row = fetch_one(connection, f"{JOB} WHERE j.id = ?", (id,))
+        return None if row is None else _job(row, self._now())
 
     def find(self, filter: JobFilter, *, before: int | None, limit: int) -> list[Job]:
-        where, values = _conditions(filter)
-        if before is not None:
-            where.append("j.id < ?")
-            values.append(before)
-        sql = f"{SQL['job']} WHERE {' AND '.join(where or ['1'])} ORDER BY j.id DESC LIMIT ?"
         with self._pool.read() as connection:
-            return [_job(row) for row in fetch_all(connection, sql, (*values, limit))]
+            where, values = _conditions(connection, filter)
+            if before is not None:
+                where.append("j.id < ?")
+                values.append(before)
+            sql = f"{JOB} WHERE {' AND '.join(where or ['1'])} ORDER BY j.id DESC LIMIT ?"
+            rows = fetch_all(connection, sql, (*values, limit))
+        now = self._now()
+        return [_job(row, now) for row in rows]
 
     def find_ids(self, filter: JobFilter, *, after: int, limit: int) -> list[int]:
-        where, values = _conditions(filter)
-        where.append("j.id > ?")
-        sql = f"{SQL['job']} WHERE {' AND '.join(where)} ORDER BY j.id LIMIT ?"
         with self._pool.read() as connection:
+            where, values = _conditions(connection, filter)
+            where.append("j.id > ?")
+            sql = f"{JOB_IDS} WHERE {' AND '.join(where)} ORDER BY j.id LIMIT ?"
             return [row[0] for row in fetch_all(connection, sql, (*values, after, limit))]
 
     def events(self, *, after: int, limit: int, job_id: int | None = None) -> list[JobEvent]:
@@ -80,7 +102,7 @@ class SqliteJobReader:
                 found[name]["limits"] = _limits(*limits)
             for queue in [name for name, counts in found.items() if counts.get("pending")]:
                 oldest = fetch_one(connection, SQL["oldest_ready"], (queue,))
-                if oldest is not None:
+                if oldest[0] is not None:
                     age = seconds(max(0, now - oldest[0]))
                     found[queue]["oldest_pending_seconds"] = age
         return [QueueStats(queue, **found[queue]) for queue in sorted(found)]
@@ -88,7 +110,7 @@ class SqliteJobReader:
     def limits(self, queue: str) -> QueueLimits:
         with self._pool.read() as connection:
             row = fetch_one(connection, SQL["queue"], (queue,))
-        return QueueLimits() if row is None else _limits(*row[:4])
+        return QueueLimits() if row is None else _limits(*row)
 
     def look(self, queues: Sequence[str], *, now: Micros) -> bool:
         return bool(self._pool.fetch(SQL["look"], (json.dumps(list(queues)), now))[0][0])
@@ -118,7 +140,7 @@ class SqliteJobReader:
             return [row[0] for row in fetch_all(connection, SQL["parents"], (id,))]
 
 
-def _conditions(filter: JobFilter) -> tuple[list[str], list[Any]]:
+def _conditions(connection: apsw.Connection, filter: JobFilter) -> tuple[list[str], list[Any]]:
     where: list[str] = []
     values: list[Any] = []
     for column in ("queue", "type", "unique_key", "schedule"):
@@ -133,38 +155,27 @@ def _conditions(filter: JobFilter) -> tuple[list[str], list[Any]]:
         where.append("j.created_at < ?")
         values.append(filter.created_before)
     if filter.error is not None:
-        where.append("instr(j.failure, CAST(? AS BLOB)) > 0")
-        values.append(filter.error)
+        text = "CAST(j.failure AS TEXT)"
+        where.append(f"(instr({text} ->> 'error', ?) OR instr({text} ->> 'message', ?))")
+        values += [filter.error, filter.error]
     if filter.states:
-        where.append(f"({' OR '.join(_state_condition(state) for state in filter.states)})")
-        if BAD.issuperset(filter.states):
-            # By the index of those that ended badly, not through all that went well.
-            states = ", ".join(str(int(state)) for state in filter.states)
-            where.append(
-                "j.id IN (SELECT job_id FROM penstock_job_finished"
-                f" WHERE state > 5 AND state IN ({states}))"
-            )
+        where.append(f"({' OR '.join(_TABLES[state][0] for state in filter.states)})")
+        tables = [_TABLES[state][1] for state in filter.states]
+        if None not in tables:
+            states = (json.dumps(filter.states), filter.queue)
+            if fetch_value(connection, SQL["count_in_states"], states) <= FEW:
+                where.append(f"j.id IN ({' UNION ALL '.join(map(str, tables))})")
     return where, values
 
 
-def _state_condition(state: State) -> str:
-    if state.is_final:
-        return f"f.state = {int(state)}"
-    table = {
-        State.PENDING: "r.job_id",
-        State.SCHEDULED: "s.job_id",
-        State.WAITING: "w.job_id",
-        State.PROCESSING: "c.job_id",
-    }[state]
-    return f"{table} IS NOT NULL"
-
-
-def _job(row: tuple[Any, ...]) -> Job:
+def _job(row: tuple[Any, ...], now: Micros) -> Job:
     id, queue, type, priority, created_at, attempts, max_attempts, crashes = row[:8]
     body, encoding, run_at, deadline, timeout, unique_key, schedule, failure = row[8:16]
     ready, scheduled, waiting = row[16:19]
     attempt, claimed_at, started_at, _, progress, is_cancelling = row[19:25]
     final, finished_at, final_attempt, final_started_at, result, result_encoding = row[25:31]
+    if row[31] is not None and row[31] <= now:
+        result = result_encoding = None
     state = state_of(ready, scheduled, waiting, claimed_at is not None, final)
     return Job(
         id=id,
@@ -173,7 +184,7 @@ def _job(row: tuple[Any, ...]) -> Job:
         state=state,
         priority=priority,
         created_at=created_at,
-        attempts=_attempts(attempts, attempt if started_at else None, final_attempt),
+        attempts=max(attempts, (attempt or 0) if started_at else 0, final_attempt or 0),
         max_attempts=max_attempts,
         crashes=crashes,
         body=body,
@@ -193,10 +204,6 @@ def _job(row: tuple[Any, ...]) -> Job:
         result_encoding=result_encoding or 0,
         is_cancelling=bool(is_cancelling),
     )
-
-
-def _attempts(stored: int, running: int | None, final: int | None) -> int:
-    return max(stored, running or 0, final or 0)
 
 
 def _limits(

@@ -13,6 +13,7 @@ from typing import Any
 import apsw
 
 from penstock.clock import Clock
+from penstock.entry import keep_for
 from penstock.errors import StatementFailed
 from penstock.model import Check, Instance, LogState
 from penstock.ports import Capabilities
@@ -83,7 +84,7 @@ class SqliteStore:
         self.leases = SqliteLeaseReader(self._pool, self._leasing)
         self.instances = SqliteInstanceReader(self._pool, self._leasing)
         self.presence = SqlitePresenceReader(self._pool, self._leasing)
-        self.jobs = SqliteJobReader(self._pool, self._leasing)
+        self.jobs = SqliteJobReader(self._pool, self._leasing, clock.now)
         self.schedules = SqliteScheduleReader(self._pool)
         self.ledger = SqliteLedgerReader(self._pool, self._leasing)
 
@@ -101,6 +102,7 @@ class SqliteStore:
             self._names,
             self._leasing,
             idempotency_seconds=self._settings.idempotency_seconds,
+            ledger_keep=keep_for(self._settings.ledger_seconds),
             on_commit=self._committed,
             ring=self.ring,
         )

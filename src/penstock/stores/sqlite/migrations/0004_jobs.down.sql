@@ -1,4 +1,6 @@
+DROP TABLE penstock_schedules;
 DROP TABLE penstock_workers;
+DROP TABLE penstock_job_rates;
 DROP TABLE penstock_job_queues;
 DROP TABLE penstock_job_counts;
 DROP TABLE penstock_job_events;

@@ -58,6 +58,7 @@ CREATE TABLE penstock_job_claims (
     claimed_at INTEGER NOT NULL,
     started_at INTEGER,
     is_cancelling INTEGER NOT NULL DEFAULT 0,
+    cancel_reason TEXT,
     progress BLOB
 );
 
@@ -106,9 +107,15 @@ CREATE TABLE penstock_job_queues (
     paused_at INTEGER,
     concurrency_max INTEGER,
     rate_max INTEGER,
-    rate_seconds REAL NOT NULL DEFAULT 1,
-    rate_left REAL NOT NULL DEFAULT 0,
-    rate_at INTEGER NOT NULL DEFAULT 0
+    rate_seconds REAL NOT NULL DEFAULT 1
+) WITHOUT ROWID;
+
+-- What a queue with a rate has handed out, and until when it counts (monotonic time).
+CREATE TABLE penstock_job_rates (
+    queue TEXT NOT NULL,
+    until INTEGER NOT NULL,
+    jobs INTEGER NOT NULL,
+    PRIMARY KEY (queue, until)
 ) WITHOUT ROWID;
 
 -- Processes that take jobs. One lease for all that a process has in hand.
@@ -121,3 +128,24 @@ CREATE TABLE penstock_workers (
     started_at INTEGER NOT NULL,
     seen_at INTEGER NOT NULL
 );
+
+-- `next_at` is moved in the transaction that enqueues, so each tick is enqueued once, whoever
+-- does it. NULL: the expression has no further time.
+CREATE TABLE penstock_schedules (
+    name TEXT PRIMARY KEY,
+    cron TEXT NOT NULL,
+    timezone TEXT NOT NULL,
+    missed TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    type TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    timeout INTEGER,
+    encoding INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    paused_at INTEGER,
+    next_at INTEGER,
+    last_at INTEGER,
+    last_job_id INTEGER
+) WITHOUT ROWID;

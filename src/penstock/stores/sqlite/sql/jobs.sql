@@ -61,10 +61,10 @@ DELETE FROM penstock_job_edges WHERE child_id = ?;
 -- children --
 SELECT e.parent_id, e.child_id, w.on_parent_failure
 FROM penstock_job_edges e JOIN penstock_job_waiting w ON w.job_id = e.child_id
-WHERE e.parent_id IN carray(?);
+WHERE e.parent_id IN carray(?1);
 
 -- cut_edge --
-DELETE FROM penstock_job_edges WHERE parent_id = ? AND child_id = ? RETURNING child_id;
+DELETE FROM penstock_job_edges WHERE parent_id = ? AND child_id = ?;
 
 -- count_parent --
 UPDATE penstock_job_waiting SET parents_left = parents_left - 1 WHERE job_id = ?
@@ -80,7 +80,7 @@ DELETE FROM penstock_job_scheduled WHERE (run_at, job_id) <= (?1, ?2);
 
 -- make_many_ready --
 INSERT INTO penstock_job_ready (queue, priority, job_id)
-SELECT queue, priority, id FROM penstock_jobs WHERE id IN carray(?);
+SELECT queue, priority, id FROM penstock_jobs WHERE id IN carray(?1);
 
 -- next_ready --
 SELECT r.priority, j.id, j.type, j.body, j.encoding, j.attempts, j.max_attempts, j.crashes,
@@ -93,32 +93,31 @@ DELETE FROM penstock_job_ready WHERE queue = ?1 AND (priority, job_id) <= (?2, ?
 
 -- claim_many --
 INSERT INTO penstock_job_claims (job_id, queue, token, instance, attempt, claimed_at)
-SELECT id, queue, ?2, ?3, attempts + 1, ?4
-FROM penstock_jobs WHERE id IN carray(?1);
+SELECT id, queue, ?1, ?2, attempts + 1, ?3 FROM penstock_jobs WHERE id IN carray(?4);
 
 -- start_many --
-UPDATE penstock_job_claims SET started_at = ?3
-WHERE job_id IN carray(?1) AND token = ?2 AND is_cancelling = 0
+UPDATE penstock_job_claims SET started_at = coalesce(started_at, ?2)
+WHERE token = ?1 AND is_cancelling = 0 AND job_id IN carray(?3)
 RETURNING job_id;
 
 -- started_many --
-INSERT INTO penstock_job_events (job_id, kind, at, attempt, data)
-SELECT job_id, 2, ?2, attempt, ?3
-FROM penstock_job_claims WHERE job_id IN carray(?1);
+-- Before they are started, so that one that was started already is not told of twice.
+INSERT INTO penstock_job_events (job_id, kind, at, attempt)
+SELECT job_id, 2, ?2, attempt FROM penstock_job_claims
+WHERE token = ?1 AND is_cancelling = 0 AND started_at IS NULL AND job_id IN carray(?3);
 
 -- finish_many --
 INSERT INTO penstock_job_finished (job_id, state, at, attempt, started_at)
-SELECT job_id, 5, ?3, attempt, started_at FROM penstock_job_claims
-WHERE job_id IN carray(?1) AND token = ?2;
+SELECT job_id, 5, ?2, attempt, started_at FROM penstock_job_claims
+WHERE token = ?1 AND job_id IN carray(?3);
 
 -- completed_many --
 INSERT INTO penstock_job_events (job_id, kind, at, attempt)
-SELECT job_id, 3, ?3, attempt FROM penstock_job_claims
-WHERE job_id IN carray(?1) AND token = ?2;
+SELECT job_id, 3, ?2, attempt FROM penstock_job_claims
+WHERE token = ?1 AND job_id IN carray(?3);
 
 -- drop_claims --
-DELETE FROM penstock_job_claims
-WHERE job_id IN carray(?1) AND token = ?2
+DELETE FROM penstock_job_claims WHERE token = ?1 AND job_id IN carray(?2)
 RETURNING job_id, queue;
 
 -- keep_result --
@@ -127,15 +126,17 @@ WHERE job_id = ?1;
 
 -- free_keys --
 DELETE FROM penstock_job_unique
-WHERE job_id IN carray(?1) AND (until IS NULL OR until <= ?2);
+WHERE (until IS NULL OR until <= ?1) AND job_id IN carray(?2);
 
 -- drop_claim --
 DELETE FROM penstock_job_claims WHERE job_id = ?1 AND token = ?2
-RETURNING queue, attempt, started_at, is_cancelling;
+RETURNING queue, attempt, started_at, is_cancelling, cancel_reason,
+    (SELECT max_attempts FROM penstock_jobs WHERE id = job_id);
 
 -- take_claim --
 DELETE FROM penstock_job_claims WHERE job_id = ?1
-RETURNING queue, attempt, started_at, is_cancelling, instance;
+RETURNING queue, attempt, started_at, is_cancelling, cancel_reason,
+    (SELECT max_attempts FROM penstock_jobs WHERE id = job_id);
 
 -- set_attempts --
 UPDATE penstock_jobs SET attempts = ?2, crashes = crashes + ?3, failure = coalesce(?4, failure)
@@ -146,16 +147,19 @@ INSERT INTO penstock_job_finished (job_id, state, at, attempt, started_at)
 VALUES (?, ?, ?, ?, ?);
 
 -- unfinish --
-DELETE FROM penstock_job_finished WHERE job_id = ? RETURNING state;
+DELETE FROM penstock_job_finished WHERE job_id = ?;
 
 -- reset_attempts --
-UPDATE penstock_jobs SET attempts = 0, crashes = 0, run_at = NULL WHERE id = ?;
+UPDATE penstock_jobs
+SET attempts = 0, crashes = 0, run_at = NULL, deadline = iif(deadline <= ?2, NULL, deadline)
+WHERE id = ?1;
 
 -- set_progress --
 UPDATE penstock_job_claims SET progress = ?3 WHERE job_id = ?1 AND token = ?2 RETURNING attempt;
 
 -- ask_to_stop --
-UPDATE penstock_job_claims SET is_cancelling = 1 WHERE job_id = ? RETURNING started_at;
+UPDATE penstock_job_claims SET is_cancelling = 1, cancel_reason = coalesce(cancel_reason, ?2)
+WHERE job_id = ?1 RETURNING started_at;
 
 -- enter_worker --
 INSERT INTO penstock_workers (instance, name, boot_id, lease_until, queues, started_at, seen_at)
@@ -183,23 +187,28 @@ SELECT job_id FROM penstock_job_claims WHERE instance = ?1 ORDER BY job_id LIMIT
 SELECT count(*) FROM penstock_job_claims WHERE queue = ?;
 
 -- queue --
-SELECT paused_at, concurrency_max, rate_max, rate_seconds, rate_left, rate_at
+SELECT paused_at, concurrency_max, rate_max, rate_seconds
 FROM penstock_job_queues WHERE name = ?;
 
 -- all_queues --
 SELECT name, paused_at, concurrency_max, rate_max, rate_seconds FROM penstock_job_queues;
 
 -- put_queue --
-INSERT INTO penstock_job_queues (name, paused_at, concurrency_max, rate_max, rate_seconds,
-    rate_left, rate_at)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO penstock_job_queues (name, paused_at, concurrency_max, rate_max, rate_seconds)
+VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET
     paused_at = excluded.paused_at, concurrency_max = excluded.concurrency_max,
-    rate_max = excluded.rate_max, rate_seconds = excluded.rate_seconds,
-    rate_left = excluded.rate_left, rate_at = excluded.rate_at;
+    rate_max = excluded.rate_max, rate_seconds = excluded.rate_seconds;
 
--- spend_rate --
-UPDATE penstock_job_queues SET rate_left = ?2, rate_at = ?3 WHERE name = ?1;
+-- forget_spent --
+DELETE FROM penstock_job_rates WHERE queue = ?1 AND (until <= ?2 OR until > ?3);
+
+-- spent --
+SELECT total(jobs) FROM penstock_job_rates WHERE queue = ?;
+
+-- spend --
+INSERT INTO penstock_job_rates (queue, until, jobs) VALUES (?, ?, ?)
+ON CONFLICT (queue, until) DO UPDATE SET jobs = jobs + excluded.jobs;
 
 -- key_holder --
 SELECT job_id, until FROM penstock_job_unique WHERE key = ?;
@@ -209,7 +218,11 @@ INSERT OR REPLACE INTO penstock_job_unique (key, job_id, until) VALUES (?, ?, ?)
 
 -- replace_job --
 UPDATE penstock_jobs SET type = ?2, priority = ?3, max_attempts = ?4, deadline = ?5, timeout = ?6,
-    encoding = ?7, body = ?8, run_at = ?9
+    schedule = ?7, encoding = ?8, body = ?9, run_at = ?10, attempts = 0, crashes = 0
+WHERE id = ?1;
+
+-- debounce_job --
+UPDATE penstock_jobs SET encoding = ?2, body = ?3, run_at = ?4, attempts = 0, crashes = 0
 WHERE id = ?1;
 
 -- set_priority --
@@ -217,7 +230,7 @@ UPDATE penstock_jobs SET priority = ?2 WHERE id = ?1;
 
 -- place --
 -- Where a job is: the columns of the one table that has it are not NULL.
-SELECT j.queue, j.attempts, j.max_attempts,
+SELECT j.queue, j.attempts, j.run_at, j.unique_key,
     r.job_id IS NOT NULL, s.job_id IS NOT NULL, w.job_id IS NOT NULL, c.job_id IS NOT NULL, f.state
 FROM penstock_jobs j
 LEFT JOIN penstock_job_ready r
@@ -228,23 +241,36 @@ LEFT JOIN penstock_job_claims c ON c.job_id = j.id
 LEFT JOIN penstock_job_finished f ON f.job_id = j.id
 WHERE j.id = ?;
 
+-- stretch --
+SELECT max(job_id), count(*) FROM (
+    SELECT job_id FROM penstock_job_finished WHERE job_id > ?1 ORDER BY job_id LIMIT ?2
+);
+
+-- forget_results --
+UPDATE penstock_job_finished SET result = NULL, result_encoding = NULL, result_until = NULL
+WHERE job_id > ?1 AND job_id <= ?2 AND result_until <= ?3;
+
 -- prunable --
-SELECT job_id, state, at FROM penstock_job_finished WHERE job_id > ?1 ORDER BY job_id LIMIT ?2;
+SELECT f.job_id, f.state, j.queue
+FROM penstock_job_finished f JOIN penstock_jobs j ON j.id = f.job_id
+WHERE f.job_id > ?1 AND f.job_id <= ?2
+    AND f.at < CASE f.state WHEN 5 THEN ?5 WHEN 6 THEN ?6 ELSE ?7 END
+    AND (j.unique_key IS NULL OR NOT EXISTS (
+        SELECT 1 FROM penstock_job_unique u
+        WHERE u.key = j.unique_key AND u.job_id = j.id AND u.until > ?3))
+ORDER BY f.job_id LIMIT ?4;
 
 -- remove_jobs --
-DELETE FROM penstock_jobs WHERE id IN carray(?) RETURNING queue;
+DELETE FROM penstock_jobs WHERE id IN carray(?1);
 
 -- remove_finished --
-DELETE FROM penstock_job_finished WHERE job_id IN carray(?);
+DELETE FROM penstock_job_finished WHERE job_id IN carray(?1);
 
 -- remove_events --
-DELETE FROM penstock_job_events WHERE job_id IN carray(?);
+DELETE FROM penstock_job_events WHERE job_id IN carray(?1);
 
 -- remove_keys --
-DELETE FROM penstock_job_unique WHERE job_id IN carray(?);
-
--- remove_edges --
-DELETE FROM penstock_job_edges WHERE parent_id IN carray(?);
+DELETE FROM penstock_job_unique WHERE job_id IN carray(?1);
 
 -- look --
 SELECT EXISTS (
@@ -261,9 +287,25 @@ SELECT job_id FROM penstock_job_claims WHERE instance = ? AND is_cancelling = 1;
 -- counts --
 SELECT queue, state, jobs FROM penstock_job_counts WHERE jobs > 0;
 
+-- count_in_states --
+SELECT total(jobs) FROM penstock_job_counts
+WHERE state IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR queue = ?2);
+
 -- oldest_ready --
-SELECT j.created_at FROM penstock_job_ready r JOIN penstock_jobs j ON j.id = r.job_id
-WHERE r.queue = ? ORDER BY r.priority, r.job_id LIMIT 1;
+-- The first of each priority: one of them is the oldest. Priorities are few, and followed to 100.
+WITH RECURSIVE first (priority, job_id, number) AS (
+    SELECT * FROM (
+        SELECT priority, job_id, 1 FROM penstock_job_ready WHERE queue = ?1
+        ORDER BY priority, job_id LIMIT 1)
+    UNION ALL
+    SELECT r.priority, r.job_id, first.number + 1
+    FROM first JOIN penstock_job_ready r ON r.queue = ?1 AND (r.priority, r.job_id) = (
+        SELECT n.priority, n.job_id FROM penstock_job_ready n
+        WHERE n.queue = ?1 AND n.priority > first.priority ORDER BY n.priority, n.job_id LIMIT 1)
+    WHERE first.number < 100
+)
+SELECT min(max(j.created_at, coalesce(j.run_at, 0)))
+FROM first JOIN penstock_jobs j ON j.id = first.job_id;
 
 -- events --
 SELECT id, job_id, kind, at, attempt, data FROM penstock_job_events
@@ -283,6 +325,8 @@ SELECT j.id, j.queue, j.type, j.priority, j.created_at, j.attempts, j.max_attemp
     c.attempt, c.claimed_at, c.started_at, c.instance, c.progress, c.is_cancelling,
     f.state, f.at, f.attempt, f.started_at, f.result, f.result_encoding, f.result_until,
     k.name
+
+-- job_tables --
 FROM penstock_jobs j
 LEFT JOIN penstock_job_ready r
     ON r.queue = j.queue AND r.priority = j.priority AND r.job_id = j.id
@@ -290,4 +334,6 @@ LEFT JOIN penstock_job_scheduled s ON s.run_at = j.run_at AND s.job_id = j.id
 LEFT JOIN penstock_job_waiting w ON w.job_id = j.id
 LEFT JOIN penstock_job_claims c ON c.job_id = j.id
 LEFT JOIN penstock_job_finished f ON f.job_id = j.id
+
+-- job_worker --
 LEFT JOIN penstock_workers k ON k.instance = c.instance
