@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import enum
+import math
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from penstock import codec
-from penstock.clock import Micros
+from penstock.clock import Micros, as_datetime, micros
+from penstock.errors import InvalidInput
+from penstock.model import check_key, check_name
+
+NEVER: Micros = -1
+"""As a time to live: the entry is kept until it is forgotten by hand."""
 
 
 class EntryState(enum.IntEnum):
     IN_PROGRESS = 1
     """Somebody has claimed it and is at it."""
     COMPLETED = 2
+    FAILED = 3
+    """The work failed, and its failure was kept as the answer."""
+
+    @property
+    def is_final(self) -> bool:
+        return self is not EntryState.IN_PROGRESS
 
 
 class EntryKind(enum.IntEnum):
@@ -26,7 +39,10 @@ class EntryKind(enum.IntEnum):
     RELEASED = 4
     """Given back: the work failed."""
     TAKEN_OVER = 5
-    """The one who had claimed it is gone."""
+    """Claimed by somebody else: the one who had claimed it is gone, or late."""
+    FAILED = 6
+    FORGOTTEN = 7
+    """Removed by hand."""
 
 
 class NewMark(msgspec.Struct, frozen=True, gc=False):
@@ -34,8 +50,18 @@ class NewMark(msgspec.Struct, frozen=True, gc=False):
 
     scope: str
     key: str
-    expires_at: Micros | None = None
+    ttl: Micros | None = None
+    """How long it is remembered. None: as long as its scope says. `NEVER`: for ever."""
     hash: bytes | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How claimed work ended, on its way in."""
+
+    raw_result: bytes | None = None
+    result_encoding: int = 0
+    ttl: Micros | None = None
+    is_failure: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -58,9 +84,17 @@ class Entry(msgspec.Struct, frozen=True):
     @property
     def result(self) -> Any:
         """What was stored with the completion."""
+        return self.decode(Any)
+
+    @property
+    def time(self) -> datetime:
+        return as_datetime(self.at)
+
+    def decode(self, to: Any) -> Any:
+        """The result as a type. None if none was stored."""
         if self.raw_result is None:
             return None
-        return codec.decode(self.raw_result, self.result_encoding)
+        return codec.decode(self.raw_result, self.result_encoding, to)
 
 
 class EntryEvent(msgspec.Struct, frozen=True):
@@ -75,6 +109,31 @@ class EntryEvent(msgspec.Struct, frozen=True):
 
 
 class ScopeStats(msgspec.Struct, frozen=True):
+    """A scope in figures. What has expired counts until it is pruned."""
+
     scope: str
     completed: int = 0
     in_progress: int = 0
+    failed: int = 0
+    keep_seconds: float | None = None
+    """How long its entries are kept, if that was set for it."""
+
+    @property
+    def processed(self) -> int:
+        return self.completed + self.failed
+
+
+def keep_for(seconds: float) -> Micros:
+    """A time to live, of which infinity is one."""
+    return NEVER if seconds == math.inf else micros(seconds)
+
+
+def check_scope(scope: str) -> str:
+    return check_name(scope, "scope")
+
+
+def check_entry_key(key: str) -> str:
+    """The key, if it may stand in the ledger."""
+    if check_key(key) == "":
+        raise InvalidInput("The key is empty.", hint="It says what was processed.")
+    return key

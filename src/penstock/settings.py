@@ -172,6 +172,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     worker_stop_seconds: Positive = 30.0
     """How long a worker that stops waits for what runs."""
 
+    # The ledger
+    ledger_seconds: Positive = 7 * 86_400.0
+    """How long the ledger remembers, where neither the call nor the scope says; inf: for ever."""
+    ledger_memory_max: Count = 100_000
+    """Keys remembered in memory while the ledger cannot be asked."""
+
     # Keeping
     retention_seconds: Positive = 86_400.0
     """How long messages are kept where the topic does not say."""

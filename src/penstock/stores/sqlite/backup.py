@@ -117,6 +117,9 @@ def _stage(source: Path, staging: Path, database: Database, now: Micros) -> None
                 """DELETE FROM penstock_leases; DELETE FROM penstock_instances;
                    DELETE FROM penstock_presence; DELETE FROM penstock_presence_owners"""
             )
+            # Claims stay in the ledger as those of somebody who is gone, and whose answer, should
+            # it still come, is refused.
+            copy.execute("UPDATE penstock_ledger SET token = 0, lease_until = 0 WHERE state = 1")
     finally:
         copy.close()
         backup.close()

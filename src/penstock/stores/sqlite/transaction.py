@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 
+from penstock.clock import Micros
 from penstock.errors import OutcomeUnknown, StatementRefused, StoreReplaced
 from penstock.stores.sqlite.connection import (
     WRITER_CACHE_KIB,
@@ -61,6 +62,7 @@ class SqliteTransaction:
         names: NameBook,
         leasing: Leasing,
         idempotency_seconds: float,
+        ledger_keep: Micros,
     ) -> None:
         self._connection = connection
         self._is_user = False
@@ -72,7 +74,7 @@ class SqliteTransaction:
         self.presence = SqlitePresenceWriter(connection, leasing)
         self.jobs = SqliteJobWriter(connection, leasing)
         self.schedules = SqliteScheduleWriter(connection)
-        self.ledger = SqliteLedgerWriter(connection, leasing)
+        self.ledger = SqliteLedgerWriter(connection, leasing, ledger_keep)
         connection.authorizer = self._authorize
 
     def begin(self) -> None:
@@ -144,6 +146,7 @@ class SqliteWriter:
         leasing: Leasing,
         *,
         idempotency_seconds: float,
+        ledger_keep: Micros,
         on_commit: Callable[[int], None],
         ring: Callable[[], None],
     ) -> None:
@@ -151,6 +154,7 @@ class SqliteWriter:
         self._names = names
         self._leasing = leasing
         self._idempotency_seconds = idempotency_seconds
+        self._ledger_keep = ledger_keep
         self._on_commit = on_commit
         self._ring = ring
         self._turnstile = Turnstile(database.path)
@@ -252,7 +256,11 @@ class SqliteWriter:
             self._busy_ms = 0
             self._connection.set_wal_hook(self._written)
             self._transaction = SqliteTransaction(
-                self._connection, self._names, self._leasing, self._idempotency_seconds
+                self._connection,
+                self._names,
+                self._leasing,
+                self._idempotency_seconds,
+                self._ledger_keep,
             )
         return self._transaction
 

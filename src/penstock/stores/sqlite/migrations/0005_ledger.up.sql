@@ -38,3 +38,9 @@ CREATE TABLE penstock_ledger_counts (
     entries INTEGER NOT NULL,
     PRIMARY KEY (scope, state)
 ) WITHOUT ROWID;
+
+-- How long a scope's new entries are kept, in microseconds; -1 for ever.
+CREATE TABLE penstock_ledger_scopes (
+    scope TEXT PRIMARY KEY NOT NULL,
+    keep INTEGER NOT NULL
+) WITHOUT ROWID;
