@@ -169,6 +169,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     token: int
     result: bytes | None = None
     encoding: int = 0
+    result_for: Micros | None = None
+    """How long the result is kept, where it is not as for all."""
 
 
 class Failure(msgspec.Struct, frozen=True):

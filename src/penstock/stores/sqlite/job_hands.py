@@ -146,7 +146,9 @@ class JobHands(JobRows):
         kept = set(held)
         for answer in answers:
             if answer.result is not None and answer.id in kept:
-                values = (answer.id, answer.result, answer.encoding, result_until)
+                kept = answer.result_for
+                until = result_until if kept is None else now + kept
+                values = (answer.id, answer.result, answer.encoding, until)
                 self._connection.execute(SQL["keep_result"], values)
         self._finished(held, now, succeeded=True)
         return held
@@ -191,7 +193,7 @@ class JobHands(JobRows):
             row = fetch_one(self._connection, SQL["drop_claim"], (claim.id, claim.token))
             if row is not None:
                 held.append(claim.id)
-                self._hand_back(claim.id, *row[:5], now)
+                self._hand_back(claim.id, row, now)
         return held
 
     def report(self, id: int, token: int, progress: Progress, *, now: Micros) -> bool:
@@ -217,7 +219,7 @@ class JobHands(JobRows):
         held: list[int] = []
         for (number,) in fetch_all(self._connection, SQL["claims_of"], (instance.id, -1)):
             row = fetch_one(self._connection, SQL["take_claim"], (number,))
-            self._hand_back(number, *row[:5], now)
+            self._hand_back(number, row, now)
             held.append(number)
         self._connection.execute(SQL["leave_worker"], (instance.id,))
         return held
@@ -238,7 +240,7 @@ class JobHands(JobRows):
         row = fetch_one(self._connection, SQL["take_claim"], (number,))
         queue, attempt, started_at, is_cancelling, _, max_attempts = row
         if started_at is None or is_cancelling:
-            self._hand_back(number, *row[:5], now)
+            self._hand_back(number, row, now)
             return
         self._set_attempts(number, attempt, 1, CRASHED)
         if attempt >= max_attempts:

@@ -28,7 +28,7 @@ class JobOperations(JobRows):
             if row[0] is None:
                 # Not started: its worker finds that it may not.
                 row = fetch_one(self._connection, SQL["take_claim"], (number,))
-                self._hand_back(number, *row[:5], now)
+                self._hand_back(number, row, now)
             return True
         self._leave(number, place.state)
         self._event(number, Kind.CANCELLED, now, place.attempts, {"reason": reason})

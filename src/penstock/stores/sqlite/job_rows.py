@@ -166,17 +166,9 @@ class JobRows:
                     self._admit(child, place.queue, State.WAITING, place.run_at, now)
             ids, succeeded = cancelled, False
 
-    def _hand_back(
-        self,
-        number: int,
-        queue: str,
-        attempt: int,
-        started_at: Micros | None,
-        is_cancelling: bool,
-        reason: str | None,
-        now: Micros,
-    ) -> None:
-        """Out of a worker's hands, without an attempt; its claim is gone already."""
+    def _hand_back(self, number: int, claim: Sequence[Any], now: Micros) -> None:
+        """Out of a worker's hands, without an attempt. `claim` is its row, which is gone."""
+        queue, attempt, started_at, is_cancelling, reason = claim[:5]
         if is_cancelling:
             self._event(number, Kind.CANCELLED, now, attempt, {"reason": reason or ""})
             self._finish(number, queue, State.PROCESSING, State.CANCELLED, attempt, now, started_at)
