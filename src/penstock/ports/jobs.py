@@ -77,9 +77,9 @@ class JobWriter(Protocol):
     ) -> list[int]:
         """Done. Returns the ids that were still held; the others' work was somebody else's.
 
-        Results are kept until `result_until`, or for as long as the answer itself says.
-        One that was asked to stop and is done all the same is completed. Jobs that waited for
-        them, and for nothing else, become ready.
+        Results are kept until `result_until`, or for as long as the answer itself says. One that
+        was asked to stop and is done all the same is completed. Jobs that waited for them, and
+        for nothing else, become ready.
         """
 
     def set_back(self, setbacks: Sequence[Setback], *, now: Micros) -> list[int]:

@@ -146,8 +146,8 @@ class JobHands(JobRows):
         kept = set(held)
         for answer in answers:
             if answer.result is not None and answer.id in kept:
-                kept = answer.result_for
-                until = result_until if kept is None else now + kept
+                own = answer.result_for
+                until = result_until if own is None else now + own
                 values = (answer.id, answer.result, answer.encoding, until)
                 self._connection.execute(SQL["keep_result"], values)
         self._finished(held, now, succeeded=True)
