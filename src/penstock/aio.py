@@ -17,6 +17,9 @@ from typing import Any, Protocol, TypeVar
 from penstock.copies import backup, new_generation, restore
 from penstock.errors import WriteTimeout
 from penstock.health import Health, Metrics, diagnose, measure, report
+from penstock.jobs.crew import AsyncCrew
+from penstock.jobs.registry import Registry
+from penstock.jobs.runtime import Runtime as JobsRuntime
 from penstock.model import (
     Check,
     Consumer,
@@ -52,7 +55,7 @@ from penstock.transaction import AsyncHubTransaction, Desk, HubTransaction
 T = TypeVar("T")
 
 
-class FullRuntime(Runtime, Protocol):
+class FullRuntime(Runtime, JobsRuntime, Protocol):
     desk: Desk
 
 
@@ -60,9 +63,12 @@ OpenRuntime = Callable[[], FullRuntime]
 
 
 class AsyncHub:
-    def __init__(self, open_runtime: OpenRuntime, close: Callable[[], None]) -> None:
+    def __init__(
+        self, open_runtime: OpenRuntime, close: Callable[[], None], handlers: Registry
+    ) -> None:
         self._open = open_runtime
         self._close = close
+        self._handlers = handlers
         self.topics = AsyncTopics(open_runtime)
         self.consumers = AsyncConsumers(open_runtime)
 
@@ -71,6 +77,14 @@ class AsyncHub:
         runtime = self._open()
         limit = limit_seconds or runtime.settings.transaction_limit_seconds
         return AsyncHubTransaction(HubTransaction(runtime, runtime.desk, limit), runtime.executor)
+
+    def start_workers(self, queues: Mapping[str, int] | None = None) -> AsyncCrew:
+        """Do jobs in this process, on this event loop: `async with hub.aio.start_workers():`.
+
+        `queues` says how many jobs of each queue at once; by default 10 of each queue that has
+        a handler here.
+        """
+        return AsyncCrew(self._open(), self._handlers, queues)
 
     async def health(self) -> Health:
         """How consumers are doing, judged by the thresholds in the settings."""

@@ -38,6 +38,9 @@ class Doorbell(Service):
         self._listeners = (*self._listeners, listener)
         self.start()
 
+    def forget(self, listener: Callable[[], bool]) -> None:
+        self._listeners = tuple(known for known in self._listeners if known != listener)
+
     def look(self) -> None:
         """Call the listeners soon, without a commit."""
         self._owes_a_look = True

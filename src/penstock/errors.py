@@ -344,6 +344,13 @@ class JobTimeout(JobError):
     hint = "Raise its timeout, or split the work."
 
 
+class ProcessDied(JobError):
+    """The process that did the job has died."""
+
+    code = "process_died"
+    hint = "A crash in native code, os._exit, or the system ran out of memory."
+
+
 class JobFailed(JobError):
     """The job did not complete."""
 
@@ -380,7 +387,7 @@ class InProgress(LedgerError):
 
     code = "in_progress"
     retryable = True
-    hint = "Try again later, or claim with wait= to get the result when it is there."
+    hint = "Try again later, or claim with on_busy='wait'."
 
 
 class LedgerConflict(LedgerError):
@@ -388,6 +395,18 @@ class LedgerConflict(LedgerError):
 
     code = "ledger_conflict"
     hint = "Use one key per message."
+
+
+class WorkFailed(LedgerError):
+    """The work for this key failed before, and its failure was kept as the answer."""
+
+    code = "work_failed"
+    hint = "hub.ledger.forget() lets it be tried again."
+
+    def __init__(self, message: str = "", *, error: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.error = error
+        """The class of the error that was raised then."""
 
 
 # Transactions

@@ -22,7 +22,7 @@ from penstock.doorbell import Doorbell
 from penstock.errors import HubClosed, InsideTransaction
 from penstock.health import Health, Metrics, diagnose, measure, report
 from penstock.job import OnConflict
-from penstock.jobs.crew import ThreadedCrew
+from penstock.jobs.crew import Crew
 from penstock.jobs.producer import Jobs
 from penstock.jobs.registry import (
     DEFAULT_QUEUE,
@@ -32,6 +32,7 @@ from penstock.jobs.registry import (
     make_handler,
 )
 from penstock.jobs.retry import RetryPolicy
+from penstock.jobs.roster import Roster
 from penstock.jobs.schedule import Schedules
 from penstock.leases import LeaseKeeper
 from penstock.model import Check, Instance
@@ -46,7 +47,7 @@ from penstock.topics.conflate import Conflator
 from penstock.topics.consumers import Consumers
 from penstock.topics.retention import Sweeper
 from penstock.topics.tail import Tail
-from penstock.transaction import Desk, HubTransaction
+from penstock.transaction import AsyncHubTransaction, Desk, HubTransaction
 
 if TYPE_CHECKING:
     from penstock.delivery.access import Authenticator
@@ -79,7 +80,7 @@ class Hub:
         """Jobs that are enqueued by the clock."""
         self.handlers = Registry()
         """What `@hub.job` has registered."""
-        self.aio = AsyncHub(self._open, self.close)
+        self.aio = AsyncHub(self._open, self.close, self.handlers)
         """The same names as coroutines."""
         _hubs.add(self)
 
@@ -171,13 +172,13 @@ class Hub:
 
         return decorate if function is None else decorate(function)
 
-    def start_workers(self, queues: Mapping[str, int] | None = None) -> ThreadedCrew:
-        """Do jobs in this process, on threads of its own, until `stop()`.
+    def start_workers(self, queues: Mapping[str, int] | None = None) -> Crew:
+        """Do jobs in this process, on threads of its own, until `stop()` or the hub is closed.
 
         `queues` says how many jobs of each queue at once; by default 10 of each queue that has
         a handler here.
         """
-        return ThreadedCrew(self._open(), self.handlers, queues)
+        return Crew(self._open(), self.handlers, queues)
 
     def open_delivery(self, authenticator: Authenticator | None = None) -> Switchboard:
         """Live delivery to sockets, on the running event loop. For servers."""
@@ -250,6 +251,7 @@ class Runtime:
         self.conflator = Conflator(self.committer, settings, clock, telemetry)
         self.sweeper = Sweeper(self.store, self.committer, settings, clock, self.name, telemetry)
         self.upkeep = Upkeep(self)
+        self.roster = Roster(self)
         self.desk = Desk(self.store, telemetry)
         self.executor = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="penstock-reader")
         self.instance: Instance | None = None
@@ -270,7 +272,25 @@ class Runtime:
                 self._start_upkeep()
                 self.instance = instance
 
+    def open_transaction(
+        self,
+        limit_seconds: float | None,
+        *,
+        is_async: bool,
+        before_commit: Callable[[Transaction], None],
+        after_commit: Callable[[], None],
+    ) -> HubTransaction | AsyncHubTransaction:
+        transaction = HubTransaction(
+            self,
+            self.desk,
+            limit_seconds or self.settings.transaction_limit_seconds,
+            before_commit=before_commit,
+            after_commit=after_commit,
+        )
+        return AsyncHubTransaction(transaction, self.executor) if is_async else transaction
+
     def close(self) -> None:
+        self.roster.close()
         self.tail.close()
         try:
             self.conflator.stop(STOP_SECONDS)

@@ -11,6 +11,10 @@ Events, in the order a message meets them (`attach` gets the name and a dict of 
 | `slow` | subscription, policy | a socket backed up and left the live path |
 | `swept` | topic, messages | retention removed messages |
 | `hold_broken` | topic, messages | a hold's limit was reached and messages were removed |
+| `rescued` | jobs | jobs were taken out of the hands of a process that is gone |
+| `refused` | jobs | answers came too late: the jobs are somebody else's |
+| `jobs_lost` | jobs | this process was suspended or cut off, and stops its copies of these jobs |
+| `job_stuck` | job, type | a handler was told to stop and has not; its slot is not free |
 | `listener_failed` | error | a listener's callback raised, or its subscription ended |
 | `service_failed` | service, error | background work failed and will be tried again |
 | `connected` | instance | a remote hub has reached a server |
@@ -33,7 +37,15 @@ logger = logging.getLogger("penstock")
 Handler = Callable[[str, Mapping[str, Any]], None]
 
 _WARN = frozenset(
-    {"commit_failed", "service_failed", "listener_failed", "hold_broken", "disconnected"}
+    {
+        "commit_failed",
+        "service_failed",
+        "listener_failed",
+        "hold_broken",
+        "disconnected",
+        "jobs_lost",
+        "job_stuck",
+    }
 )
 
 

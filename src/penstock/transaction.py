@@ -46,10 +46,20 @@ WATCH_SECONDS = 60.0
 class HubTransaction:
     """`with hub.transaction() as tx`: all of it happens, or nothing does."""
 
-    def __init__(self, runtime: Runtime, desk: Desk, limit_seconds: float) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        desk: Desk,
+        limit_seconds: float,
+        *,
+        before_commit: Callable[[Transaction], None] | None = None,
+        after_commit: Callable[[], None] | None = None,
+    ) -> None:
         self._runtime = runtime
         self._desk = desk
         self._limit_seconds = limit_seconds
+        self._before_commit = before_commit
+        self._after_commit = after_commit
         self._mutex = threading.Lock()
         self._writer: Writer | None = None
         self._transaction: Transaction | None = None
@@ -180,6 +190,12 @@ class HubTransaction:
     def commit(self) -> None:
         with self._mutex:
             self._check_open()
+            if self._before_commit is not None:
+                try:
+                    self._before_commit(self._begun())
+                except BaseException:
+                    self._roll_back("closed")
+                    raise
             self._state = "closed"
             if self._writer is None:
                 return
@@ -193,6 +209,8 @@ class HubTransaction:
             finally:
                 self._desk.leave(self)
                 self._desk.return_writer(self._writer)
+        if self._after_commit is not None:
+            self._after_commit()
         for follower, position in self._acked:
             follower.acked(position)
         self._runtime.committer.announce(appended)
@@ -327,6 +345,44 @@ class AsyncHubTransaction:
         """Publish many messages with the transaction."""
         return await self._call(
             lambda: self._transaction.publish_many(topic, payloads, type=type, format=format)
+        )
+
+    async def enqueue(
+        self,
+        queue: str,
+        type: str,
+        payload: Any = None,
+        *,
+        delay: float | None = None,
+        at: datetime | float | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        deadline: datetime | float | None = None,
+        timeout: float | None = None,
+        unique_key: str | None = None,
+        unique_seconds: float | None = None,
+        on_conflict: OnConflict = "reject",
+        after: Iterable[int | Enqueued] = (),
+        on_parent_failure: OnParentFailure = "cancel",
+    ) -> Enqueued:
+        """Enqueue a job with the transaction: workers see it when it has been committed."""
+        return await self._call(
+            lambda: self._transaction.enqueue(
+                queue,
+                type,
+                payload,
+                delay=delay,
+                at=at,
+                priority=priority,
+                max_attempts=max_attempts,
+                deadline=deadline,
+                timeout=timeout,
+                unique_key=unique_key,
+                unique_seconds=unique_seconds,
+                on_conflict=on_conflict,
+                after=after,
+                on_parent_failure=on_parent_failure,
+            )
         )
 
     async def ack(self, follower: Follower | AsyncFollower) -> None:

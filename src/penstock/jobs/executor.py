@@ -1,148 +1,173 @@
 """Runs handlers: coroutines on the event loop, functions on threads or in processes.
 
-Whatever a handler does or raises becomes an outcome: an answer, or a setback that says when to
-try again. Nothing a handler does can end the worker.
+Nothing a handler does can end the worker. One that is told to stop, because its time is up or its
+job was cancelled, has a second to end. After that its attempt ends without it, and its slot is
+free when the handler has ended, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from penstock import codec
-from penstock.clock import Clock, micros, seconds
-from penstock.errors import JobTimeout
-from penstock.job import Answer, Claim, Failure, Kind, Setback
+from penstock.clock import Clock
+from penstock.errors import UnknownJobType
+from penstock.job import Claim, Kind, Progress, Setback
 from penstock.jobs.context import JobContext
-from penstock.jobs.registry import Cancel, Handler, Registry, Snooze
-from penstock.jobs.retry import decide, squared
+from penstock.jobs.handling import Entry, Outcome, describe, set_back
+from penstock.jobs.lanes import Lanes
+from penstock.jobs.processes import Processes
+from penstock.jobs.registry import Registry
+from penstock.jobs.run import Phase, Run, Why
+from penstock.jobs.runtime import Runtime
+from penstock.jobs.threads import Stopped, Threads
 from penstock.settings import Settings
 
-Outcome = Answer | Setback
-OnDone = Callable[[Claim, Outcome], None]
+STOP_SECONDS = 1.0
+"""How long a handler that was told to stop has to end."""
 
-TRACEBACK_CHARACTERS_MAX = 16_000
-MESSAGE_CHARACTERS_MAX = 2_000
+OnDone = Callable[[Run, Outcome | None], None]
 
-_DEFAULT_RETRY = squared()
+__all__ = ["Executor", "OnDone", "Outcome", "describe"]
 
 
 class Executor:
-    """On one event loop."""
+    """On one event loop. `on_done` gets the outcome, None if nobody wants one; `on_free` is called
+    when a run that was stuck has ended after all."""
 
-    def __init__(self, registry: Registry, settings: Settings, clock: Clock, threads: int) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        settings: Settings,
+        clock: Clock,
+        *,
+        runtime: Callable[[], Runtime] | None = None,
+    ) -> None:
         self._registry = registry
         self._settings = settings
         self._clock = clock
+        self._runtime = runtime
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(max(1, threads), thread_name_prefix="penstock-job")
+        self._entries: dict[str, Entry] = {}
+        self._lanes = Lanes(self._loop, self._limit, self._ended)
+        self._threads = Threads(self._loop, self._ended)
+        self._processes = Processes(settings, self._said)
+        self.on_done: OnDone = _nobody
+        self.on_free: Callable[[Run], None] = _nobody_
+        self.on_progress: Callable[[Claim, Progress], None] = _nobody
 
-    def run(self, claim: Claim, context: JobContext, on_done: OnDone) -> asyncio.Future[Any]:
-        """Start the handler; `on_done` is called on the loop when it has ended."""
-        return self._loop.create_task(self._run(claim, context, on_done))
+    def submit(self, run: Run) -> None:
+        """Call the handler; its start is on disk."""
+        run.phase = Phase.RUNNING
+        entry = self._entries.get(run.claim.type)
+        if entry is None:
+            try:
+                handler = self._registry.find(run.claim.type)
+            except UnknownJobType as error:
+                # Soon and not now: whoever submits many is not called back in between.
+                outcome = set_back(run.claim, error, self._clock)
+                self._loop.call_soon(self._ended, run, outcome)
+                return
+            entry = self._entries[handler.type] = Entry(handler, self._settings, self._clock)
+        run.entry = entry
+        if entry.takes_job:
+            run.context = JobContext(run.claim, self.on_progress, run=run, runtime=self._runtime)
+        isolation = entry.handler.isolation
+        if isolation == "async":
+            self._lanes.add(run)
+        elif isolation == "thread":
+            self._limit(run)
+            self._threads.add(run, _call)
+        else:
+            self._threads.add(run, self._processes.do)
 
-    def cancel(self, task: asyncio.Future[Any] | None) -> None:
-        if task is not None:
-            task.cancel()
+    def stop(self, run: Run, why: Why) -> None:
+        """Tell a handler to stop. Once: the first reason counts."""
+        if run.phase is not Phase.RUNNING or run.why is not None:
+            return
+        run.why = why
+        if run.context is not None:
+            run.context.stop()
+        if run.entry is None:
+            return
+        if run.timer is not None:
+            run.timer.cancel()
+        run.timer = self._loop.call_later(STOP_SECONDS, self._give_up, run)
+        isolation = run.entry.handler.isolation
+        if isolation == "async":
+            self._lanes.stop(run)
+        elif isolation == "thread":
+            self._threads.stop(run)
+        else:
+            self._processes.stop(run)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._lanes.close()
+        self._threads.close()
+        self._processes.close()
 
-    async def _run(self, claim: Claim, context: JobContext, on_done: OnDone) -> None:
-        handler: Handler | None = None
-        try:
-            handler = self._registry.find(claim.type)
-            payload = codec.decode(claim.body, claim.encoding, handler.payload_type)
-            arguments = (payload, context) if handler.takes_job else (payload,)
-            limit = handler.timeout_seconds
-            if claim.timeout is not None:
-                limit = seconds(claim.timeout)
-            if handler.isolation == "async":
-                if limit is None:
-                    result = await handler.function(*arguments)
-                else:
-                    result = await self._limited(handler.function(*arguments), limit)
-            else:
-                work = self._loop.run_in_executor(
-                    self._threads, lambda: handler.function(*arguments)
-                )
-                result = await (work if limit is None else self._limited(work, limit))
-            outcome = self._judge(claim, result)
-        except asyncio.CancelledError:
-            context.stop()
-            outcome = Setback(claim.id, claim.token, Kind.CANCELLED)
-        except BaseException as error:
-            outcome = self._set_back(claim, handler, error)
-            if not isinstance(error, Exception):
-                on_done(claim, outcome)
-                raise
-        on_done(claim, outcome)
+    def _limit(self, run: Run) -> None:
+        assert run.entry is not None
+        limit = run.entry.limit_seconds(run.claim)
+        if limit is not None:
+            run.timer = self._loop.call_later(limit, self.stop, run, "timeout")
 
-    async def _limited(self, work: Any, limit: float) -> Any:
-        try:
-            async with asyncio.timeout(limit):
-                return await work
-        except TimeoutError as error:
-            raise JobTimeout(f"The job ran for more than {limit:g} seconds.") from error
+    def _give_up(self, run: Run) -> None:
+        """It was told to stop and has not: go on without it."""
+        if run.phase is not Phase.RUNNING:
+            return
+        assert run.entry is not None
+        if run.entry.handler.isolation == "process":
+            self._processes.kill(run)
+            return
+        outcome = self._stopped(run)
+        run.phase = Phase.STUCK
+        self.on_done(run, None if run.is_settled else outcome)
 
-    def _judge(self, claim: Claim, result: Any) -> Outcome:
-        if result is None:
-            return Answer(claim.id, claim.token)
-        if isinstance(result, Snooze):
-            at = self._clock.now() + micros(max(0.0, result.seconds))
-            return Setback(claim.id, claim.token, Kind.SNOOZED, at)
-        if isinstance(result, Cancel):
-            reason = Failure("Cancel", result.reason)
-            return Setback(claim.id, claim.token, Kind.CANCELLED, None, reason)
-        limit = self._settings.payload_bytes_max
-        body, encoding = codec.encode(result, None, limit, self._settings.compress_above_bytes)
-        return Answer(claim.id, claim.token, body, encoding)
+    def _ended(self, run: Run, outcome: Outcome | None) -> None:
+        if run.phase is Phase.STUCK:
+            run.phase = Phase.OVER
+            self.on_free(run)
+            return
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        if run.is_settled:
+            outcome = None
+        elif run.why is not None:
+            outcome = self._stopped(run)
+        self.on_done(run, outcome)
 
-    def _set_back(self, claim: Claim, handler: Handler | None, error: BaseException) -> Setback:
-        failure = describe(error)
-        delay: float | None = None
-        if claim.attempt < claim.max_attempts:
-            policy = _DEFAULT_RETRY if handler is None else handler.retry
-            try:
-                delay = decide(policy, claim.attempt, error)
-            except Exception as mistake:  # noqa: BLE001 - a policy is user code, too
-                failure = describe(mistake)
-        if delay is None:
-            return Setback(claim.id, claim.token, Kind.DIED, None, failure)
-        at = self._clock.now() + micros(delay)
-        return Setback(claim.id, claim.token, Kind.FAILED, at, failure)
+    def _stopped(self, run: Run) -> Outcome | None:
+        """What a run that was told to stop has come to, whatever the handler made of it."""
+        if run.why == "timeout":
+            assert run.entry is not None
+            return run.entry.timed_out(run.claim)
+        if run.why == "cancelled":
+            return Setback(run.id, run.token, Kind.CANCELLED)
+        return None
+
+    def _said(self, run: Run, progress: Progress) -> None:
+        self.on_progress(run.claim, progress)
 
 
-def describe(error: BaseException) -> Failure:
-    """An error as it is kept: bounded, and text whatever it holds."""
-    kind = type(error)
-    name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+def _call(run: Run) -> Outcome:
+    """On a thread."""
+    entry, claim = run.entry, run.claim
+    assert entry is not None
     try:
-        message = str(error)
-    except Exception as mistake:  # noqa: BLE001 - an error that cannot even be printed
-        message = f"(its message raises {type(mistake).__name__})"
-    try:
-        trace = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - the same, inside the traceback
-        trace = "".join(traceback.format_tb(error.__traceback__))
-    return Failure(
-        _text(name, MESSAGE_CHARACTERS_MAX),
-        _text(message, MESSAGE_CHARACTERS_MAX),
-        _text(trace, TRACEBACK_CHARACTERS_MAX),
-    )
+        payload = entry.payload(claim)
+        arguments = (payload, run.context) if entry.takes_job else (payload,)
+        return entry.judge(claim, entry.function(*arguments))
+    except Stopped:
+        raise
+    except BaseException as error:  # noqa: BLE001 - also SystemExit: it ends a job, no thread
+        return entry.set_back(claim, error)
 
 
-def _text(text: str, limit: int) -> str:
-    """The end is what matters in a traceback; half of it is left out in the middle."""
-    clean = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(clean) <= limit:
-        return clean
-    half = limit // 2
-    return f"{clean[:half]}\n… {len(clean) - limit:,} characters left out …\n{clean[-half:]}"
+def _nobody(first: object, second: object) -> None:
+    """Before there is a worker."""
+
+
+def _nobody_(first: object) -> None:
+    """Before there is a worker."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from penstock.jobs.producer import Jobs
+    from penstock.jobs.runtime import Runtime
 
 P = TypeVar("P")
 
@@ -100,6 +101,10 @@ class JobFunction(Generic[P]):
         self.__name__ = handler.function.__name__
         self.__doc__ = handler.function.__doc__
 
+    def runtime(self) -> Runtime:
+        """What its hub has open."""
+        return self._jobs._open()
+
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self.handler.function(*arguments, **keywords)
 
@@ -173,6 +178,14 @@ def make_handler(
     if is_async != (isolation == "async"):
         kind = "a coroutine function" if is_async else "a plain function"
         raise InvalidInput(f"{function.__qualname__} is {kind}, which {isolation!r} cannot run.")
+    if isolation == "process" and "<locals>" in function.__qualname__:
+        raise InvalidInput(
+            f"{function.__qualname__} is defined inside a function, where no other process finds "
+            "it.",
+            hint="Define handlers with isolation='process' at the top of a module.",
+        )
+    if result_seconds is not None and not 0 <= result_seconds < 1e10:
+        raise InvalidInput(f"result_seconds is from 0 up, not {result_seconds!r}.")
     if not isinstance(max_attempts, int) or not 1 <= max_attempts <= ATTEMPTS_MAX:
         raise InvalidInput(f"max_attempts is 1 to {ATTEMPTS_MAX:,}, not {max_attempts!r}.")
     if timeout is not None and not timeout > 0:

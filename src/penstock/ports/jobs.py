@@ -89,7 +89,7 @@ class JobWriter(Protocol):
         One that was asked to stop is cancelled.
         """
 
-    def release(self, claims: Sequence[Claim], *, now: Micros) -> list[int]:
+    def release(self, claims: Sequence[Claim | Answer], *, now: Micros) -> list[int]:
         """Hand back jobs without burning an attempt, started or not. Returns those held."""
 
     def report(self, id: int, token: int, progress: Progress, *, now: Micros) -> bool:
@@ -161,6 +161,9 @@ class JobReader(Protocol):
 
     def next_at(self) -> Micros | None:
         """When the next scheduled job is due; a time that has passed, if one is overdue."""
+
+    def held(self, instance: Instance) -> dict[int, int]:
+        """The jobs in this process's hands, each with the token of its claim."""
 
     def cancelling(self, instance: Instance) -> list[int]:
         """Jobs in this process's hands that were asked to stop."""

@@ -187,7 +187,7 @@ class JobHands(JobRows):
         state = State.CANCELLED if kind == Kind.CANCELLED else State.FAILED
         self._finish(number, queue, State.PROCESSING, state, attempt, now, started_at)
 
-    def release(self, claims: Sequence[Claim], *, now: Micros) -> list[int]:
+    def release(self, claims: Sequence[Claim | Answer], *, now: Micros) -> list[int]:
         held: list[int] = []
         for claim in claims:
             row = fetch_one(self._connection, SQL["drop_claim"], (claim.id, claim.token))

@@ -119,6 +119,9 @@ class SqliteJobReader:
         at: Micros | None = self._pool.fetch(SQL["next_at"])[0][0]
         return at
 
+    def held(self, instance: Instance) -> dict[int, int]:
+        return dict(self._pool.fetch(SQL["held"], (instance.id,)))
+
     def cancelling(self, instance: Instance) -> list[int]:
         return [row[0] for row in self._pool.fetch(SQL["cancelling"], (instance.id,))]
 

@@ -281,6 +281,9 @@ SELECT EXISTS (
 -- next_at --
 SELECT min(run_at) FROM penstock_job_scheduled;
 
+-- held --
+SELECT job_id, token FROM penstock_job_claims WHERE instance = ?;
+
 -- cancelling --
 SELECT job_id FROM penstock_job_claims WHERE instance = ? AND is_cancelling = 1;
 
