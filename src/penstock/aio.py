@@ -17,9 +17,14 @@ from typing import Any, Protocol, TypeVar
 from penstock.copies import backup, new_generation, restore
 from penstock.errors import WriteTimeout
 from penstock.health import Health, Metrics, diagnose, measure, report
+from penstock.jobs.coroutines import AsyncJobs, AsyncSchedules
 from penstock.jobs.crew import AsyncCrew
 from penstock.jobs.registry import Registry
 from penstock.jobs.runtime import Runtime as JobsRuntime
+from penstock.ledger.aio import AsyncLedger
+from penstock.ledger.fallback import Fallback
+from penstock.ledger.runtime import Runtime as LedgerRuntime
+from penstock.locks import LEASE_SECONDS, AsyncLock
 from penstock.model import (
     Check,
     Consumer,
@@ -49,13 +54,14 @@ from penstock.topics.publishing import (
     refuse_with_conflate,
 )
 from penstock.topics.runtime import Runtime
+from penstock.topics.sieve import KeyOf, OnError
 from penstock.topics.subscription import AsyncLive
 from penstock.transaction import AsyncHubTransaction, Desk, HubTransaction
 
 T = TypeVar("T")
 
 
-class FullRuntime(Runtime, JobsRuntime, Protocol):
+class FullRuntime(Runtime, JobsRuntime, LedgerRuntime, Protocol):
     desk: Desk
 
 
@@ -64,13 +70,22 @@ OpenRuntime = Callable[[], FullRuntime]
 
 class AsyncHub:
     def __init__(
-        self, open_runtime: OpenRuntime, close: Callable[[], None], handlers: Registry
+        self,
+        open_runtime: OpenRuntime,
+        close: Callable[[], None],
+        handlers: Registry,
+        fallback: Fallback,
     ) -> None:
         self._open = open_runtime
         self._close = close
         self._handlers = handlers
         self.topics = AsyncTopics(open_runtime)
         self.consumers = AsyncConsumers(open_runtime)
+        self.jobs = AsyncJobs(open_runtime)
+        self.schedules = AsyncSchedules(open_runtime)
+        self.ledger = AsyncLedger(
+            open_runtime, fallback, lambda limit: self.transaction(limit_seconds=limit)
+        )
 
     def transaction(self, *, limit_seconds: float | None = None) -> AsyncHubTransaction:
         """One transaction across topics and your own tables."""
@@ -85,6 +100,12 @@ class AsyncHub:
         a handler here.
         """
         return AsyncCrew(self._open(), self._handlers, queues)
+
+    def lock(
+        self, name: str, lease_seconds: float = LEASE_SECONDS, *, timeout: float | None = None
+    ) -> AsyncLock:
+        """`async with hub.aio.lock("name") as lock:` as `Hub.lock`."""
+        return AsyncLock(self._open, name, lease_seconds, timeout)
 
     async def health(self) -> Health:
         """How consumers are doing, judged by the thresholds in the settings."""
@@ -204,9 +225,13 @@ class AsyncTopics:
         start: Start | Position = "latest",
         on_trimmed: OnTrimmed = "raise",
         standby: bool = False,
+        idempotent: bool | KeyOf = False,
+        on_error: OnError = "process",
     ) -> AsyncFollower:
         """Messages of a topic or glob for a named consumer, which resumes where it was."""
-        runtime, holding = prepare_follow(self._open, topic, consumer, start, on_trimmed)
+        runtime, holding = prepare_follow(
+            self._open, topic, consumer, start, on_trimmed, idempotent, on_error
+        )
         return AsyncFollower(runtime, holding, on_trimmed=on_trimmed, standby=standby)
 
     def subscribe(

@@ -295,6 +295,14 @@ class LeaseLost(PenstockError):
     hint = "This process was suspended or stalled; its answer was refused. Start over."
 
 
+class LockTimeout(PenstockError):
+    """The lock was not free in time."""
+
+    code = "lock_timeout"
+    retryable = True
+    hint = "Somebody else holds it; wait longer, or do without."
+
+
 # Jobs
 
 

@@ -35,6 +35,12 @@ from penstock.jobs.retry import RetryPolicy
 from penstock.jobs.roster import Roster
 from penstock.jobs.schedule import Schedules
 from penstock.leases import LeaseKeeper
+from penstock.ledger.fallback import Fallback
+from penstock.ledger.keeper import ClaimKeeper
+from penstock.ledger.ledger import Ledger
+from penstock.ledger.prune import Pruner
+from penstock.ledger.tracker import Tracker
+from penstock.locks import LEASE_SECONDS, Leader, Lock
 from penstock.model import Check, Instance
 from penstock.ports import Store, Transaction
 from penstock.service import Service
@@ -46,6 +52,7 @@ from penstock.topics.bus import Topics
 from penstock.topics.conflate import Conflator
 from penstock.topics.consumers import Consumers
 from penstock.topics.retention import Sweeper
+from penstock.topics.sieve import Tracker as MessageTracker
 from penstock.topics.tail import Tail
 from penstock.transaction import AsyncHubTransaction, Desk, HubTransaction
 
@@ -80,7 +87,12 @@ class Hub:
         """Jobs that are enqueued by the clock."""
         self.handlers = Registry()
         """What `@hub.job` has registered."""
-        self.aio = AsyncHub(self._open, self.close, self.handlers)
+        self._fallback = Fallback(settings.ledger_memory_max, self.telemetry)
+        self.ledger = Ledger(
+            self._open, self._fallback, lambda limit: self.transaction(limit_seconds=limit)
+        )
+        """What has been processed: marks, claims, idempotent functions."""
+        self.aio = AsyncHub(self._open, self.close, self.handlers, self._fallback)
         """The same names as coroutines."""
         _hubs.add(self)
 
@@ -180,6 +192,20 @@ class Hub:
         """
         return Crew(self._open(), self.handlers, queues)
 
+    def lock(
+        self, name: str, lease_seconds: float = LEASE_SECONDS, *, timeout: float | None = None
+    ) -> Lock:
+        """`with hub.lock("name") as lock:` one holder at a time, over all processes.
+
+        Waits for it, at most `timeout` seconds (`LockTimeout`). It is renewed by itself; a holder
+        that dies loses it at once, one that hangs after `lease_seconds`.
+        """
+        return Lock(self._open, name, lease_seconds, timeout)
+
+    def leader(self, name: str, lease_seconds: float = LEASE_SECONDS) -> Leader:
+        """Stand for election, on a thread of its own, until `stop()`: `leader.is_leader`."""
+        return Leader(self._open(), name, lease_seconds)
+
     def open_delivery(self, authenticator: Authenticator | None = None) -> Switchboard:
         """Live delivery to sockets, on the running event loop. For servers."""
         # Imported here: programs that do not serve need not load it.
@@ -212,7 +238,9 @@ class Hub:
             if self._is_closed:
                 raise HubClosed
             if self._runtime is None:
-                self._runtime = Runtime(self.settings, self._clock, self.telemetry)
+                self._runtime = Runtime(
+                    self.settings, self._clock, self.telemetry, self._fallback
+                )
             return self._runtime
 
     def _abandon(self) -> None:
@@ -220,6 +248,7 @@ class Hub:
         inherited, self._runtime = self._runtime, None
         self._lock = threading.Lock()
         self.telemetry.renew()
+        self._fallback.renew()
         if inherited is not None:
             inherited.store.abandon()
             _abandoned.append(inherited)
@@ -238,7 +267,9 @@ class Connection:
 class Runtime:
     """An open store and the services around it."""
 
-    def __init__(self, settings: Settings, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock, telemetry: Telemetry, fallback: Fallback
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self.telemetry = telemetry
@@ -246,10 +277,14 @@ class Runtime:
         self.store = open_store(settings, clock)
         self.committer = Committer(self.store, settings, clock, self.name, telemetry)
         self.keeper = LeaseKeeper(self._write, settings.consumer_lease_seconds, telemetry)
+        self.claims = ClaimKeeper(self._write, telemetry)
+        self.fallback = fallback
+        self.tracker: MessageTracker = Tracker(self.store, clock, fallback)
         self.tail = Tail(self.store, settings, telemetry)
         self.doorbell = Doorbell(self.store.open_wake, settings, telemetry)
         self.conflator = Conflator(self.committer, settings, clock, telemetry)
         self.sweeper = Sweeper(self.store, self.committer, settings, clock, self.name, telemetry)
+        self.sweeper.chores.append(Pruner(self.store, settings, clock, telemetry).prune)
         self.upkeep = Upkeep(self)
         self.roster = Roster(self)
         self.desk = Desk(self.store, telemetry)
@@ -257,7 +292,7 @@ class Runtime:
         self.instance: Instance | None = None
         self._starting = threading.Lock()
         self.committer.on_commit = self._committed
-        self.store.on_growth = self.upkeep.nudge
+        self.store.on_growth = self._grown
         if settings.local_delivery:
             self.tail.on_audience = self._has_audience
 
@@ -296,7 +331,9 @@ class Runtime:
             self.conflator.stop(STOP_SECONDS)
             self.conflator.flush()
         finally:
-            for service in (self.sweeper, self.upkeep, self.doorbell, self.keeper, self.desk):
+            for service in (
+                *(self.sweeper, self.upkeep, self.doorbell, self.keeper, self.claims, self.desk),
+            ):
                 service.stop(STOP_SECONDS)
             self.committer.stop()
             self.executor.shutdown()
@@ -309,6 +346,15 @@ class Runtime:
         self.sweeper.published(count)
         if not self.upkeep.is_running:
             self._start_upkeep()
+
+    def keep_up(self) -> None:
+        """See to it that what is old is removed, also where nothing is published or read."""
+        if not self.upkeep.is_running:
+            self._start_upkeep()
+
+    def _grown(self) -> None:
+        self.keep_up()
+        self.upkeep.nudge()
 
     def _start_upkeep(self) -> None:
         self.upkeep.start()

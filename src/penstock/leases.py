@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -13,10 +15,36 @@ from penstock.telemetry import Telemetry
 
 T = TypeVar("T")
 
+RENEWALS = 3
+"""How many renewals fit into a lease."""
+LOOK_SECONDS = 60.0
+
 
 class Write(Protocol):
     def __call__(self, write: Callable[[Transaction], T], /) -> T:
         """Run it in a transaction and return when it is on disk."""
+
+
+class Kept:
+    """A lease, as its holder knows it without asking the store."""
+
+    def __init__(
+        self, lease: Lease, seconds: float, asked_at: float, on_lost: Callable[[], None]
+    ) -> None:
+        self.lease = lease
+        self.seconds = seconds
+        self.on_lost = on_lost
+        self.is_lost = False
+        self._until = asked_at + seconds
+
+    @property
+    def is_held(self) -> bool:
+        """False from the moment on in which somebody else may have it: also right after this
+        process was suspended for too long, before anybody has noticed."""
+        return not self.is_lost and time.monotonic() < self._until
+
+    def renewed(self, asked_at: float) -> None:
+        self._until = asked_at + self.seconds
 
 
 class LeaseKeeper(Service):
@@ -28,13 +56,32 @@ class LeaseKeeper(Service):
         super().__init__(telemetry)
         self._write = write
         self._seconds = lease_seconds
-        self._held: dict[Lease, Callable[[], None]] = {}
+        self._held: dict[Lease, Kept] = {}
         self._lock = threading.Lock()
+        self._next_look = 0.0
 
-    def keep(self, lease: Lease, on_lost: Callable[[], None]) -> None:
+    def keep(
+        self,
+        lease: Lease,
+        on_lost: Callable[[], None],
+        *,
+        seconds: float | None = None,
+        asked_at: float | None = None,
+    ) -> Kept:
+        """Renew it from now on, for `seconds` each time. `asked_at` is the monotonic time before
+        it was acquired: it certainly lasts so long from then on."""
+        kept = Kept(
+            lease,
+            self._seconds if seconds is None else seconds,
+            time.monotonic() if asked_at is None else asked_at,
+            on_lost,
+        )
         with self._lock:
-            self._held[lease] = on_lost
+            self._held[lease] = kept
         self.start()
+        if time.monotonic() + kept.seconds / RENEWALS < self._next_look:
+            self.nudge()
+        return kept
 
     def drop(self, lease: Lease) -> None:
         """Stop renewing. The caller releases it."""
@@ -43,12 +90,26 @@ class LeaseKeeper(Service):
 
     def run_once(self) -> float:
         with self._lock:
-            leases = list(self._held)
-        if leases:
-            kept = set(self._write(lambda tx: tx.leases.renew(leases, seconds=self._seconds)))
-            for lost in set(leases) - kept:
-                with self._lock:
-                    on_lost = self._held.pop(lost, None)
-                if on_lost is not None:
-                    on_lost()
-        return self._seconds / 3
+            held = list(self._held.values())
+        groups: defaultdict[float, list[Kept]] = defaultdict(list)
+        for kept in held:
+            groups[kept.seconds].append(kept)
+        for seconds, group in groups.items():
+            self._renew(seconds, group)
+        pause = min(groups, default=LOOK_SECONDS * RENEWALS) / RENEWALS
+        self._next_look = time.monotonic() + pause
+        return pause
+
+    def _renew(self, seconds: float, group: list[Kept]) -> None:
+        leases = [kept.lease for kept in group]
+        asked_at = time.monotonic()
+        renewed = set(self._write(lambda tx: tx.leases.renew(leases, seconds=seconds)))
+        for kept in group:
+            if kept.lease in renewed:
+                kept.renewed(asked_at)
+                continue
+            with self._lock:
+                is_news = self._held.pop(kept.lease, None) is not None
+            if is_news:
+                kept.is_lost = True
+                kept.on_lost()

@@ -56,7 +56,7 @@ def _plain(annotation: object) -> str:
     return re.sub(r"^(Coroutine|Awaitable)\[Any, Any, (.*)\]$", r"\2", text)
 
 
-@pytest.mark.parametrize("room", ["topics", "consumers"])
+@pytest.mark.parametrize("room", ["topics", "consumers", "jobs", "schedules"])
 def test_a_room_has_the_same_names_and_signatures_in_both_worlds(
     memory: penstock.Hub, room: str
 ) -> None:
@@ -70,12 +70,12 @@ def test_a_room_has_the_same_names_and_signatures_in_both_worlds(
 def test_the_hub_and_its_transaction_have_the_same_signatures(memory: penstock.Hub) -> None:
     hub, aio = penstock.Hub, type(memory.aio)
     common = _names(hub) & _names(aio)
-    assert {"transaction", "health", "metrics", "close"} <= common
+    assert {"transaction", "health", "metrics", "close", "lock", "start_workers"} <= common
     for name in common:
         assert_alike(getattr(hub, name), getattr(aio, name))
     transaction = type(memory.transaction())
     other = type(memory.aio.transaction())
-    for name in ("execute", "publish", "publish_many", "ack"):
+    for name in ("execute", "publish", "publish_many", "enqueue", "ack"):
         assert_alike(getattr(transaction, name), getattr(other, name))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.clock import Clock
@@ -27,6 +28,10 @@ class Runtime(Protocol):
     doorbell: Doorbell
     instance: Instance | None
     roster: Roster
+
+    @property
+    def executor(self) -> Executor:
+        """A few threads for reads."""
 
     def start_reading(self) -> None:
         """Be known to the other processes, and listen for their commits, from now on."""
