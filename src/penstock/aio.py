@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.copies import backup, new_generation, restore
 from penstock.errors import WriteTimeout
-from penstock.health import Health, Metrics, diagnose, measure, report
+from penstock.health import Health, Metrics, Watched, diagnose, measure, report
 from penstock.jobs.coroutines import AsyncJobs, AsyncSchedules
 from penstock.jobs.crew import AsyncCrew
 from penstock.jobs.registry import Registry
@@ -53,7 +53,6 @@ from penstock.topics.publishing import (
     prepare_many,
     refuse_with_conflate,
 )
-from penstock.topics.runtime import Runtime
 from penstock.topics.sieve import KeyOf, OnError
 from penstock.topics.subscription import AsyncLive
 from penstock.transaction import AsyncHubTransaction, Desk, HubTransaction
@@ -61,7 +60,7 @@ from penstock.transaction import AsyncHubTransaction, Desk, HubTransaction
 T = TypeVar("T")
 
 
-class FullRuntime(Runtime, JobsRuntime, LedgerRuntime, Protocol):
+class FullRuntime(Watched, JobsRuntime, LedgerRuntime, Protocol):
     desk: Desk
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 from penstock.clock import micros, seconds
+from penstock.entry import ScopeStats
 from penstock.errors import PenstockError
+from penstock.ledger.fallback import Fallback
 from penstock.model import Check, Instance, Lag, NewMessage, Pattern
 from penstock.settings import Settings
 from penstock.topics.consumers import measure_lag
@@ -17,6 +19,8 @@ from penstock.topics.runtime import Runtime
 
 RATE_SECONDS = 60
 ROUND_TRIP_SECONDS = 5.0
+SCOPES_MAX = 100
+"""Scopes of the ledger that metrics name."""
 DOCTOR_TOPIC = "penstock.doctor"
 
 Status = Literal["ok", "warning", "critical"]
@@ -38,6 +42,11 @@ class Metrics(msgspec.Struct, frozen=True):
     waiting_writes: int
     max_lag_messages: int
     max_lag_seconds: float
+    ledger_entries: int = 0
+    """Keys that the ledger knows as processed."""
+    ledger_in_progress: int = 0
+    ledger_scopes: dict[str, int] = {}
+    """The processed keys by scope; of the largest, where there are many."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -56,6 +65,7 @@ def measure(runtime: Runtime, lags: list[Lag] | None = None) -> Metrics:
     recent = log.last_id - store.topics.offset_at(now - micros(RATE_SECONDS))
     latencies = [i.poll_latency_ms for i in instances if i.poll_latency_ms]
     lags = _lags(runtime) if lags is None else lags
+    scopes = _scopes(runtime)
     return Metrics(
         queue_size=sum(topic.messages for topic in topics),
         queue_bytes=sum(topic.bytes for topic in topics),
@@ -69,10 +79,19 @@ def measure(runtime: Runtime, lags: list[Lag] | None = None) -> Metrics:
         waiting_writes=runtime.committer.waiting,
         max_lag_messages=max((lag.messages for lag in lags), default=0),
         max_lag_seconds=max((lag.seconds for lag in lags), default=0.0),
+        ledger_entries=sum(scope.processed for scope in scopes),
+        ledger_in_progress=sum(scope.in_progress for scope in scopes),
+        ledger_scopes={scope.scope: scope.processed for scope in scopes[:SCOPES_MAX]},
     )
 
 
-def report(runtime: Runtime) -> Health:
+class Watched(Runtime, Protocol):
+    """What health is about."""
+
+    fallback: Fallback
+
+
+def report(runtime: Watched) -> Health:
     """Judged on consumers' lag; a hold that was broken is critical."""
     lags = _lags(runtime)
     checks = [_judge(lag, runtime.settings) for lag in lags]
@@ -81,6 +100,7 @@ def report(runtime: Runtime) -> Health:
         for service in (runtime.committer, runtime.keeper, runtime.conflator)
         if service.last_error is not None
     ]
+    checks += _ledger_checks(runtime)
     return Health(worst(checks), checks, lags, measure(runtime, lags))
 
 
@@ -100,6 +120,26 @@ def diagnose(runtime: Runtime) -> list[Check]:
 
 def worst(checks: list[Check]) -> Status:
     return max((check.status for check in checks), key=_ORDER.__getitem__, default="ok")
+
+
+def _scopes(runtime: Runtime) -> list[ScopeStats]:
+    """The largest first. None of a damaged ledger, which has a check of its own."""
+    try:
+        found = runtime.store.ledger.stats()
+    except PenstockError:
+        return []
+    return sorted(found, key=lambda scope: scope.processed, reverse=True)
+
+
+def _ledger_checks(runtime: Watched) -> list[Check]:
+    found = runtime.fallback.check()
+    if found is not None:
+        return [found]
+    try:
+        runtime.store.ledger.stats()
+    except PenstockError as error:
+        return [Check("ledger", "critical", error.message, error.hint)]
+    return []
 
 
 def _lags(runtime: Runtime) -> list[Lag]:

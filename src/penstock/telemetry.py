@@ -15,6 +15,10 @@ Events, in the order a message meets them (`attach` gets the name and a dict of 
 | `refused` | jobs | answers came too late: the jobs are somebody else's |
 | `jobs_lost` | jobs | this process was suspended or cut off, and stops its copies of these jobs |
 | `job_stuck` | job, type | a handler was told to stop and has not; its slot is not free |
+| `ledger_pruned` | entries | expired entries of the ledger were removed |
+| `ledger_unavailable` | scope, keys, error | a consumer went on without asking the ledger |
+| `ledger_differs` | question, scope, key, existing, ledger | a shadow disagrees with its tracker |
+| `claim_lost` | scope, key | a claim's lease ran out and somebody else took over |
 | `listener_failed` | error | a listener's callback raised, or its subscription ended |
 | `service_failed` | service, error | background work failed and will be tried again |
 | `connected` | instance | a remote hub has reached a server |

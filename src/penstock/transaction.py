@@ -19,15 +19,20 @@ import msgspec
 
 from penstock.committer import Inside, inside_transaction
 from penstock.errors import (
+    AlreadyProcessed,
+    InProgress,
     InsideTransaction,
     InvalidInput,
     LeaseLost,
+    LedgerError,
     TransactionClosed,
     TransactionTimeout,
     Unsupported,
 )
 from penstock.job import Enqueued, OnConflict, OnParentFailure
 from penstock.jobs.enqueueing import encode_job
+from penstock.ledger.claim import AsyncClaim, Claim, Holding
+from penstock.ledger.terms import make_mark
 from penstock.model import Format, NewMessage, Receipt
 from penstock.ports import Store, Transaction, Writer
 from penstock.service import Service
@@ -64,7 +69,8 @@ class HubTransaction:
         self._writer: Writer | None = None
         self._transaction: Transaction | None = None
         self._taken: dict[str, Entries] = {}
-        self._acked: list[tuple[Progress, int]] = []
+        self._acked: list[tuple[Progress, int, int]] = []
+        self._completed: list[Holding] = []
         self._state = "new"
         self._token: Token[Inside | None] | None = None
 
@@ -163,11 +169,49 @@ class HubTransaction:
             )
         with self._mutex:
             try:
-                self._acked.append((follower, follower.ack_in(self._begun())))
+                position = follower.ack_in(self._begun())
+                self._acked.append((follower, position, follower.to_mark))
             except LeaseLost:
                 # Somebody else does this work now: these effects must not stay, come what may.
                 self._roll_back("closed")
                 raise
+
+    def mark_processed(
+        self, scope: str, key: str, *, ttl: float | None = None, payload: Any = None
+    ) -> None:
+        """Enter the key in the ledger with the transaction.
+
+        Raises `AlreadyProcessed`, or `InProgress` if somebody has claimed it; then all of the
+        transaction is rolled back.
+        """
+        runtime = self._runtime
+        mark = make_mark(scope, key, ttl, payload)
+        with self._mutex:
+            transaction = self._begun()
+            try:
+                if not transaction.ledger.mark([mark], now=runtime.clock.now())[0]:
+                    raise self._known(scope, key)
+            except LedgerError:
+                self._roll_back("closed")
+                raise
+
+    def complete(self, claim: Claim | AsyncClaim) -> None:
+        """Complete a claim with the transaction, so that its work's effects happen exactly once.
+
+        Raises `LeaseLost` if somebody else has taken over; then all of it is rolled back.
+        """
+        if not claim.belongs_to(self._runtime):
+            raise InvalidInput(
+                "The claim belongs to another hub.",
+                hint="Complete it in a transaction of the hub that it was made with.",
+            )
+        with self._mutex:
+            try:
+                claim.complete_in(self._begun())
+            except LeaseLost:
+                self._roll_back("closed")
+                raise
+            self._completed.append(claim)
 
     # Its life
 
@@ -211,8 +255,10 @@ class HubTransaction:
                 self._desk.return_writer(self._writer)
         if self._after_commit is not None:
             self._after_commit()
-        for follower, position in self._acked:
-            follower.acked(position)
+        for follower, position, marked in self._acked:
+            follower.acked(position, marked)
+        for claim in self._completed:
+            claim.completed()
         self._runtime.committer.announce(appended)
 
     def rollback(self) -> None:
@@ -251,6 +297,14 @@ class HubTransaction:
             if entries:
                 self._taken.setdefault(topic, {}).update(entries)
         return [msgspec.structs.replace(r, durable=False) for r in receipts[len(batch) :]]
+
+    def _known(self, scope: str, key: str) -> LedgerError:
+        """Why it was not marked."""
+        now = self._runtime.clock.now()
+        found = self._runtime.store.ledger.get(scope, key, now=now)
+        if found is not None and found.is_held:
+            return InProgress(f"Somebody else is at {key!r} in {scope!r}.")
+        return AlreadyProcessed(f"{key!r} in {scope!r} was processed before.")
 
     def _begun(self) -> Transaction:
         """Under the mutex: the store's transaction, begun with the first statement."""
@@ -388,6 +442,18 @@ class AsyncHubTransaction:
     async def ack(self, follower: Follower | AsyncFollower) -> None:
         """Commit what the follower has handed out with the transaction: both happen, or neither."""
         await self._call(lambda: self._transaction.ack(follower))
+
+    async def mark_processed(
+        self, scope: str, key: str, *, ttl: float | None = None, payload: Any = None
+    ) -> None:
+        """Enter the key in the ledger with the transaction. Raises `AlreadyProcessed`."""
+        await self._call(
+            lambda: self._transaction.mark_processed(scope, key, ttl=ttl, payload=payload)
+        )
+
+    async def complete(self, claim: Claim | AsyncClaim) -> None:
+        """Complete a claim with the transaction, so that its work's effects happen exactly once."""
+        await self._call(lambda: self._transaction.complete(claim))
 
     async def __aenter__(self) -> AsyncHubTransaction:
         self._transaction.__enter__()

@@ -152,6 +152,16 @@ class Figures(Collector):
             found = value(self._queue)
             if found is not None:
                 yield GaugeMetricFamily(f"penstock_queue_{name}", help, found)
+        yield from self._ledger()
+
+    def _ledger(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(
+            "penstock_ledger_in_progress", "Keys being processed", self._queue.ledger_in_progress
+        )
+        entries = GaugeMetricFamily("penstock_ledger_entries", "Keys processed", labels=["scope"])
+        for scope, count in self._queue.ledger_scopes.items():
+            entries.add_metric([scope], count)
+        yield entries
 
     def _topics(self) -> Iterable[Metric]:
         topics = self._delivery.topics

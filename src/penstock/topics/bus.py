@@ -37,6 +37,7 @@ from penstock.topics.publishing import (
 )
 from penstock.topics.retention import Sweeper, default_retention
 from penstock.topics.runtime import Runtime
+from penstock.topics.sieve import KeyOf, OnError
 from penstock.topics.subscription import Live
 
 READ_LIMIT = 1_000
@@ -166,13 +167,22 @@ class Topics:
         start: Start | Position = "latest",
         on_trimmed: OnTrimmed = "raise",
         standby: bool = False,
+        idempotent: bool | KeyOf = False,
+        on_error: OnError = "process",
     ) -> Follower:
         """Messages of a topic or glob for a named consumer, which resumes where it was.
 
         At least once, in order. One follower at a time holds the name; `standby` waits for it.
         A name used first begins with the `latest` messages, the `earliest`, or after a position.
+
+        With `idempotent`, messages that the ledger knows as had by this consumer are kept back:
+        by the key they were published with, or their place in the log, or by what a function
+        says of each. They are marked with the commit of their batch. If the ledger cannot be
+        asked, `on_error="process"` hands them out all the same; `"raise"` does not.
         """
-        runtime, holding = prepare_follow(self._open, topic, consumer, start, on_trimmed)
+        runtime, holding = prepare_follow(
+            self._open, topic, consumer, start, on_trimmed, idempotent, on_error
+        )
         return Follower(runtime, holding, on_trimmed=on_trimmed, standby=standby)
 
     def subscribe(

@@ -27,6 +27,7 @@ from penstock.model import (
 from penstock.ports import Transaction
 from penstock.topics.positions import check_on_trimmed, check_position, open_subscription
 from penstock.topics.runtime import Runtime
+from penstock.topics.sieve import KeyOf, OnError, Sieve, make_sieve
 from penstock.topics.subscription import AsyncLive, Live, Subscription
 
 STANDBY_SECONDS = 0.25
@@ -37,9 +38,15 @@ class Holding:
     """The right to be a consumer on a subscription, and how its watermark is written."""
 
     def __init__(
-        self, runtime: Runtime, consumer: str, pattern: Pattern, start: Start | Position
+        self,
+        runtime: Runtime,
+        consumer: str,
+        pattern: Pattern,
+        start: Start | Position,
+        sieve: Sieve | None = None,
     ) -> None:
         self.pattern = pattern
+        self.sieve = sieve
         self._consumer = check_name(consumer, "consumer name")
         self._start = start
         self._runtime = runtime
@@ -98,8 +105,11 @@ class Holding:
         assert lease is not None
         # Noted each time: whether an earlier write of it was rolled back is not known here.
         has_skipped = floor > self._floor
+        mark = None if self.sieve is None or not self.sieve.count else self.sieve.marking()
 
         def write(transaction: Transaction) -> None:
+            if mark is not None:
+                mark(transaction)
             consumers, now = transaction.consumers, self._runtime.clock.now()
             name, subscription = self._consumer, self.pattern.text
             consumers.advance(name, subscription, position=position, lease=lease, now=now)
@@ -133,6 +143,11 @@ class Progress:
     _holding: Holding
     _handed_out: int
     _committed: int
+    _next: int
+    _batch: list[Message]
+    _pending_marks = 0
+    _batch_end = 0
+    """The last message of the batch, also if it was kept back: the consumer has had it."""
 
     def belongs_to(self, runtime: Runtime) -> bool:
         return self._runtime is runtime
@@ -146,9 +161,28 @@ class Progress:
     def _skipped_through(self) -> int:
         raise NotImplementedError
 
-    def acked(self, position: int) -> None:
+    def acked(self, position: int, marked: int = 0) -> None:
         """That transaction is on disk."""
         self._committed = max(self._committed, position)
+        if self._holding.sieve is not None:
+            self._holding.sieve.marked(marked)
+
+    @property
+    def to_mark(self) -> int:
+        """How many messages are marked with the next commit."""
+        return 0 if self._holding.sieve is None else self._holding.sieve.count
+
+    def _hand_out(self, messages: list[Message]) -> None:
+        if messages:
+            self._handed_out = messages[-1].id
+            if self._holding.sieve is not None:
+                self._holding.sieve.hand_out(messages)
+        self._pass_kept_back()
+
+    def _pass_kept_back(self) -> None:
+        """With the last of a batch handed out, those kept back behind it are done, too."""
+        if self._next == len(self._batch):
+            self._handed_out = max(self._handed_out, self._batch_end)
 
 
 class Follower(Progress, Iterator[Message]):
@@ -195,7 +229,7 @@ class Follower(Progress, Iterator[Message]):
                 return None
         message = self._batch[self._next]
         self._next += 1
-        self._handed_out = message.id
+        self._hand_out([message])
         return message
 
     def take(self, limit: int | None = None, *, timeout: float | None = None) -> list[Message]:
@@ -204,8 +238,7 @@ class Follower(Progress, Iterator[Message]):
             self._fill(limit, timeout)
         taken = self._batch[self._next :]
         self._next = len(self._batch)
-        if taken:
-            self._handed_out = taken[-1].id
+        self._hand_out(taken)
         return taken
 
     def batches(self, limit: int | None = None) -> Iterator[list[Message]]:
@@ -236,13 +269,25 @@ class Follower(Progress, Iterator[Message]):
             _release_later(self._runtime, self._holding)
 
     def _fill(self, limit: int | None, timeout: float | None) -> None:
-        self._begin_commit()
-        self._batch, self._next = [], 0
-        if not self._fetched:
-            self._fetched = self._live.take(limit, timeout=timeout)
-        # If this fails, what was fetched waits for the next call.
-        self._finish_commit()
-        self._holding.check()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._begin_commit()
+            self._batch, self._next = [], 0
+            if not self._fetched:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                self._fetched = self._live.take(limit, timeout=left)
+            # If this fails, what was fetched waits for the next call.
+            self._finish_commit()
+            self._holding.check()
+            sieve = self._holding.sieve
+            if sieve is None or not self._fetched:
+                break
+            fresh = sieve.fresh(self._fetched)
+            self._batch_end = self._fetched[-1].id
+            self._fetched = fresh
+            if fresh:
+                break
+            self._pass_kept_back()
         self._batch, self._fetched = self._fetched, []
 
     def _acquire(self, standby: bool) -> Consumer:
@@ -262,12 +307,13 @@ class Follower(Progress, Iterator[Message]):
         if self._handed_out > self._committed:
             write = self._holding.advance(self._handed_out, self._skipped_through())
             self._pending = self._runtime.committer.run(write)
+            self._pending_marks = self.to_mark
 
     def _finish_commit(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.wait()
-            self._committed = self._handed_out
+            self.acked(self._handed_out, self._pending_marks)
 
 
 class AsyncFollower(Progress, AsyncIterator[Message]):
@@ -314,7 +360,7 @@ class AsyncFollower(Progress, AsyncIterator[Message]):
                 return None
         message = self._batch[self._next]
         self._next += 1
-        self._handed_out = message.id
+        self._hand_out([message])
         return message
 
     async def take(
@@ -325,8 +371,7 @@ class AsyncFollower(Progress, AsyncIterator[Message]):
             await self._fill(limit, timeout)
         taken = self._batch[self._next :]
         self._next = len(self._batch)
-        if taken:
-            self._handed_out = taken[-1].id
+        self._hand_out(taken)
         return taken
 
     async def batches(self, limit: int | None = None) -> AsyncIterator[list[Message]]:
@@ -370,13 +415,27 @@ class AsyncFollower(Progress, AsyncIterator[Message]):
 
     async def _fill(self, limit: int | None, timeout: float | None) -> None:
         live = await self._open()
-        await self._begin_commit()
-        self._batch, self._next = [], 0
-        if not self._fetched:
-            self._fetched = await live.take(limit, timeout=timeout)
-        # If this fails or is cancelled, what was fetched waits for the next call.
-        await self._finish_commit()
-        self._holding.check()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            await self._begin_commit()
+            self._batch, self._next = [], 0
+            if not self._fetched:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                self._fetched = await live.take(limit, timeout=left)
+            # If this fails or is cancelled, what was fetched waits for the next call.
+            await self._finish_commit()
+            self._holding.check()
+            sieve = self._holding.sieve
+            if sieve is None or not self._fetched:
+                break
+            loop = asyncio.get_running_loop()
+            asked = self._fetched
+            fresh = await loop.run_in_executor(self._runtime.executor, sieve.fresh, asked)
+            self._batch_end = asked[-1].id
+            self._fetched = fresh
+            if fresh:
+                break
+            self._pass_kept_back()
         self._batch, self._fetched = self._fetched, []
 
     async def _acquire(self) -> Consumer:
@@ -396,12 +455,13 @@ class AsyncFollower(Progress, AsyncIterator[Message]):
         if self._handed_out > self._committed:
             write = self._holding.advance(self._handed_out, self._skipped_through())
             self._pending = self._runtime.committer.run_async(write)
+            self._pending_marks = self.to_mark
 
     async def _finish_commit(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
             await pending
-            self._committed = self._handed_out
+            self.acked(self._handed_out, self._pending_marks)
 
 
 def prepare_follow(
@@ -410,6 +470,8 @@ def prepare_follow(
     consumer: str,
     start: Start | Position,
     on_trimmed: OnTrimmed,
+    idempotent: bool | KeyOf = False,
+    on_error: OnError = "process",
 ) -> tuple[Runtime, Holding]:
     pattern = Pattern.parse(topic)
     check_on_trimmed(on_trimmed)
@@ -418,7 +480,8 @@ def prepare_follow(
     runtime = open_runtime()
     if isinstance(start, Position):
         check_position(runtime, start)
-    holding = Holding(runtime, consumer, pattern, start)
+    sieve = make_sieve(runtime.tracker, consumer, idempotent, on_error)
+    holding = Holding(runtime, consumer, pattern, start, sieve)
     runtime.start_reading()
     return runtime, holding
 

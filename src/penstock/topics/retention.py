@@ -20,6 +20,10 @@ LEASE = "leader\x1fretention"
 NUDGE_BATCHES = 5
 
 
+Chore = Callable[[Writer, Callable[[], bool]], object]
+"""Gets a writer, and asks between its steps whether it is to stop."""
+
+
 class Sweeper(Service):
     name = "retention"
 
@@ -40,6 +44,8 @@ class Sweeper(Service):
         self._owner = owner
         self._lease: Lease | None = None
         self._published = 0
+        self.chores: list[Chore] = []
+        """What else is removed when it is time: by whoever leads, with a writer of its own."""
 
     def published(self, count: int) -> None:
         """Called with each commit of this process."""
@@ -66,6 +72,8 @@ class Sweeper(Service):
                 if self._stopping.is_set():
                     break
             self._forget(writer)
+            for chore in self.chores:
+                chore(writer, self._stopping.is_set)
         finally:
             writer.close()
         return removed

@@ -12,6 +12,7 @@ from penstock.ports import Store
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 from penstock.topics.conflate import Conflator
+from penstock.topics.sieve import Tracker
 from penstock.topics.tail import Tail
 
 
@@ -25,6 +26,7 @@ class Runtime(Protocol):
     keeper: LeaseKeeper
     tail: Tail
     conflator: Conflator
+    tracker: Tracker
 
     @property
     def executor(self) -> Executor:

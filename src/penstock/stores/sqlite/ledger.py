@@ -222,7 +222,7 @@ class SqliteLedgerWriter:
         for scope, group in groupby(sorted(rows, key=_by_scope), key=_by_scope):
             keys: list[str] = []
             for _, key, state, *holder in group:
-                if state == EntryState.IN_PROGRESS and _is_held(*holder, self._leasing):
+                if state == EntryState.IN_PROGRESS and _is_held(holder, self._leasing):
                     self._connection.execute(SQL["postpone"], (scope, key, now + POSTPONED))
                     continue
                 self._counted[scope, EntryState(state)] -= 1
@@ -364,11 +364,12 @@ def _entry(row: Sequence[Any], leasing: Leasing) -> Entry:
         hash,
         result,
         encoding or 0,
-        state == EntryState.IN_PROGRESS and _is_held(*holder, leasing),
+        state == EntryState.IN_PROGRESS and _is_held(holder, leasing),
     )
 
 
-def _is_held(instance: int, boot: str, until: Micros, leasing: Leasing) -> bool:
+def _is_held(holder: Sequence[Any], leasing: Leasing) -> bool:
+    instance, boot, until = holder
     return until > leasing.now() and is_alive(instance, boot, leasing)
 
 
