@@ -29,7 +29,8 @@ class JobWriter(Protocol):
 
     Answers of workers (`start`, `complete`, `set_back`, `release`, `report`) count only under the
     token of the claim: after a rescue, a cancellation or a hand-back the token is void, and the
-    answer changes nothing.
+    answer changes nothing. `complete` and `set_back` tell the end of an attempt, so they count
+    only for one that was started.
     """
 
     def enqueue(self, jobs: Sequence[NewJob], *, now: Micros) -> list[Enqueued]:

@@ -156,7 +156,7 @@ class JobHands(JobRows):
     def set_back(self, setbacks: Sequence[Setback], *, now: Micros) -> list[int]:
         held: list[int] = []
         for setback in setbacks:
-            row = fetch_one(self._connection, SQL["drop_claim"], (setback.id, setback.token))
+            row = fetch_one(self._connection, SQL["drop_started"], (setback.id, setback.token))
             if row is not None:
                 held.append(setback.id)
                 self._set_back(setback, row, now)

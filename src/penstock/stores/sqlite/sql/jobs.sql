@@ -109,15 +109,16 @@ WHERE token = ?1 AND is_cancelling = 0 AND started_at IS NULL AND job_id IN carr
 -- finish_many --
 INSERT INTO penstock_job_finished (job_id, state, at, attempt, started_at)
 SELECT job_id, 5, ?2, attempt, started_at FROM penstock_job_claims
-WHERE token = ?1 AND job_id IN carray(?3);
+WHERE token = ?1 AND started_at IS NOT NULL AND job_id IN carray(?3);
 
 -- completed_many --
 INSERT INTO penstock_job_events (job_id, kind, at, attempt)
 SELECT job_id, 3, ?2, attempt FROM penstock_job_claims
-WHERE token = ?1 AND job_id IN carray(?3);
+WHERE token = ?1 AND started_at IS NOT NULL AND job_id IN carray(?3);
 
 -- drop_claims --
-DELETE FROM penstock_job_claims WHERE token = ?1 AND job_id IN carray(?2)
+DELETE FROM penstock_job_claims
+WHERE token = ?1 AND started_at IS NOT NULL AND job_id IN carray(?2)
 RETURNING job_id, queue;
 
 -- keep_result --
@@ -130,6 +131,11 @@ WHERE (until IS NULL OR until <= ?1) AND job_id IN carray(?2);
 
 -- drop_claim --
 DELETE FROM penstock_job_claims WHERE job_id = ?1 AND token = ?2
+RETURNING queue, attempt, started_at, is_cancelling, cancel_reason,
+    (SELECT max_attempts FROM penstock_jobs WHERE id = job_id);
+
+-- drop_started --
+DELETE FROM penstock_job_claims WHERE job_id = ?1 AND token = ?2 AND started_at IS NOT NULL
 RETURNING queue, attempt, started_at, is_cancelling, cancel_reason,
     (SELECT max_attempts FROM penstock_jobs WHERE id = job_id);
 
