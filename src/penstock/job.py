@@ -318,6 +318,15 @@ class QueueStats(msgspec.Struct, frozen=True):
         )
 
 
+class Ran(msgspec.Struct, frozen=True, gc=False):
+    """When a job that completed was ready, started and done."""
+
+    queue: str
+    at: Micros
+    started_at: Micros
+    ready_at: Micros
+
+
 class Worker(msgspec.Struct, frozen=True):
     """A process that takes jobs."""
 
@@ -328,6 +337,8 @@ class Worker(msgspec.Struct, frozen=True):
     started_at: Micros
     seen_at: Micros = 0
     running: int = 0
+    types: tuple[str, ...] = ()
+    """Which jobs it has handlers for."""
 
 
 class Schedule(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from penstock.jobs.keeper import Stops
 from penstock.jobs.registry import Registry
 from penstock.jobs.run import Run
 from penstock.jobs.runtime import Runtime
-from penstock.jobs.worker import Worker
+from penstock.jobs.worker import OnOutcome, Worker
 
 CONCURRENCY = 10
 """Jobs of a queue at once, where nothing else is said."""
@@ -51,9 +51,11 @@ class AsyncCrew:
         runtime: Runtime,
         registry: Registry,
         queues: Mapping[str, int] | None = None,
+        on_outcome: OnOutcome | None = None,
     ) -> None:
         self._runtime = runtime
         self._registry = registry
+        self._on_outcome = on_outcome
         self.queues = check_queues(registry, queues)
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
@@ -63,6 +65,7 @@ class AsyncCrew:
         self._is_waking = False
         self._has_entered = False
         self._last = CrewStats()
+        self._hurry = asyncio.Event()
         self.stopped = asyncio.Event()
 
     async def start(self) -> AsyncCrew:
@@ -74,6 +77,7 @@ class AsyncCrew:
             self._registry, runtime.settings, runtime.clock, runtime=lambda: runtime
         )
         self._worker = Worker(runtime, self.queues, self._executor)
+        self._worker.on_outcome = self._on_outcome
         self._task = self._loop.create_task(self._worker.run())
         runtime.doorbell.listen(self._on_bell)
         return self
@@ -82,6 +86,9 @@ class AsyncCrew:
         """Finish what runs, within the limit; hand back the rest."""
         if self._stopping is None:
             self._stopping = self._loop.create_task(self._stop(timeout))
+        elif timeout is not None:
+            # Asked again, by somebody with less patience.
+            self._loop.call_later(timeout, self._hurry.set)
         await asyncio.shield(self._stopping)
 
     async def _stop(self, timeout: float | None) -> None:
@@ -90,7 +97,9 @@ class AsyncCrew:
             self._runtime.doorbell.forget(self._on_bell)
             limit = self._runtime.settings.worker_stop_seconds if timeout is None else timeout
             worker.stop()
-            await asyncio.wait([task], timeout=limit)
+            hurry = self._loop.create_task(self._hurry.wait())
+            await asyncio.wait([task, hurry], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            hurry.cancel()
             if not task.done():
                 worker.abandon()
                 await asyncio.wait([task], timeout=STOP_SECONDS + HAND_BACK_SECONDS)
@@ -167,6 +176,11 @@ class AsyncCrew:
 
     # From other threads
 
+    @property
+    def types(self) -> tuple[str, ...]:
+        # A list first, in one step: another thread may be registering.
+        return tuple(handler.type for handler in list(self._registry))
+
     def known(self) -> dict[int, Run]:
         worker = self._worker
         return {} if worker is None else worker.known.copy()
@@ -215,7 +229,9 @@ class Crew:
         runtime: Runtime,
         registry: Registry,
         queues: Mapping[str, int] | None = None,
+        on_outcome: OnOutcome | None = None,
     ) -> None:
+        self._on_outcome = on_outcome
         self.queues = check_queues(registry, queues)
         self._runtime = runtime
         self._registry = registry
@@ -264,7 +280,7 @@ class Crew:
 
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._crew = AsyncCrew(self._runtime, self._registry, self.queues)
+        self._crew = AsyncCrew(self._runtime, self._registry, self.queues, self._on_outcome)
         await self._crew.start()
         self._ready.set()
         await self._crew.stopped.wait()

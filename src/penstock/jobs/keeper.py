@@ -35,6 +35,10 @@ class Member(Protocol):
 
     queues: dict[str, int]
 
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Which jobs it has handlers for."""
+
     def known(self) -> dict[int, Run]:
         """A copy of what is in its hands."""
 
@@ -153,7 +157,8 @@ class WorkerKeeper(Service):
         for member in self._members():
             for queue, slots in member.queues.items():
                 queues[queue] = queues.get(queue, 0) + slots
-        worker = msgspec.structs.replace(self._worker, seen_at=now, queues=queues)
+        types = tuple(sorted({type for member in self._members() for type in member.types}))
+        worker = msgspec.structs.replace(self._worker, seen_at=now, queues=queues, types=types)
         self._runtime.committer.run(
             lambda tx: tx.jobs.enter(worker, lease_seconds=lease, now=now)
         ).wait()

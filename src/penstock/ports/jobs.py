@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Progress,
         QueueLimits,
         QueueStats,
+        Ran,
         Setback,
         Worker,
     )
@@ -173,6 +174,16 @@ class JobReader(Protocol):
         """Whether `rescue` has something to do. Reads only."""
 
     def workers(self) -> list[Worker]: ...
+
+    def ahead(self, id: int, *, limit: int) -> int:
+        """How many ready jobs are handed out before this one; counts up to `limit`."""
+
+    def rate_wait(self, queue: str) -> Micros:
+        """How long until the queue's rate lets another job out. 0: it does now."""
+
+    def recent_runs(self, *, since: Micros, limit: int) -> tuple[list[Ran], Micros]:
+        """Jobs completed since then, found among the last `limit` events, and the time from
+        which on that is all of them."""
 
     def parents(self, id: int) -> list[int]:
         """What a waiting job still waits for."""

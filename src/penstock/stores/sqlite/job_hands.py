@@ -211,6 +211,7 @@ class JobHands(JobRows):
         values = (
             *(worker.instance, worker.name, self._leasing.boot_id, until),
             *(msgspec.json.encode(worker.queues), worker.started_at, now),
+            msgspec.json.encode(worker.types),
         )
         self._connection.execute(SQL["enter_worker"], values)
         self._forget_lost()

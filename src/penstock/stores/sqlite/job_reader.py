@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from penstock.clock import Micros, seconds
+from penstock.clock import Micros, micros, seconds
 from penstock.job import (
     Failure,
     Job,
@@ -20,12 +20,13 @@ from penstock.job import (
     Progress,
     QueueLimits,
     QueueStats,
+    Ran,
     State,
     Worker,
 )
 from penstock.model import Instance
 from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one, fetch_value
-from penstock.stores.sqlite.job_hands import is_lost, lost_instances
+from penstock.stores.sqlite.job_hands import RATE_STEPS, is_lost, lost_instances
 from penstock.stores.sqlite.job_rows import SQL, state_of
 from penstock.stores.sqlite.liveness import Leasing
 
@@ -33,6 +34,7 @@ _failure = msgspec.json.Decoder(Failure)
 _progress = msgspec.json.Decoder(Progress)
 _data = msgspec.json.Decoder(dict[str, Any])
 _queues = msgspec.json.Decoder(dict[str, int])
+_types = msgspec.json.Decoder(tuple[str, ...])
 
 FEW = 10_000
 """Up to so many jobs in the states asked for are gone through by themselves; more of them are
@@ -133,10 +135,52 @@ class SqliteJobReader:
         with self._pool.read() as connection:
             rows = fetch_all(connection, SQL["workers"])
         return [
-            Worker(instance, name, _queues.decode(queues), started_at, seen_at, running)
-            for instance, name, boot, until, queues, started_at, seen_at, running in rows
+            Worker(
+                instance,
+                name,
+                _queues.decode(queues),
+                started_at,
+                seen_at,
+                running,
+                _types.decode(types),
+            )
+            for instance, name, boot, until, queues, started_at, seen_at, running, types in rows
             if not is_lost(instance, boot, until, self._leasing)
         ]
+
+    def ahead(self, id: int, *, limit: int) -> int:
+        with self._pool.read() as connection:
+            row = fetch_one(connection, SQL["queue_and_priority"], (id,))
+            if row is None:
+                return 0
+            return int(fetch_value(connection, SQL["ahead"], (*row, id, limit)))
+
+    def rate_wait(self, queue: str) -> Micros:
+        limits = self.limits(queue)
+        if limits.rate_max is None:
+            return 0
+        now = self._leasing.now()
+        with self._pool.read() as connection:
+            rows = fetch_all(connection, SQL["rate_spent"], (queue, now))
+        # As claims count: what would count for longer than it can is of before a reboot.
+        longest = now + micros(limits.rate_seconds * (1 + 1 / RATE_STEPS))
+        counted = [(until, jobs) for until, jobs in rows if until <= longest]
+        left = sum(jobs for _, jobs in counted)
+        for until, jobs in counted:
+            if left < limits.rate_max:
+                return 0
+            left -= jobs
+            if left < limits.rate_max:
+                return int(until - now)
+        return 0
+
+    def recent_runs(self, *, since: Micros, limit: int) -> tuple[list[Ran], Micros]:
+        with self._pool.read() as connection:
+            after = fetch_value(connection, SQL["last_event"]) - limit
+            first = fetch_one(connection, SQL["event_time"], (after,))
+            rows = fetch_all(connection, SQL["recent_runs"], (after, since))
+        runs = [Ran(queue, at, started_at or at, ready) for queue, at, started_at, ready in rows]
+        return runs, since if first is None or after <= 0 else max(since, first[0])
 
     def parents(self, id: int) -> list[int]:
         with self._pool.read() as connection:

@@ -126,7 +126,8 @@ CREATE TABLE penstock_workers (
     lease_until INTEGER NOT NULL,
     queues BLOB NOT NULL,
     started_at INTEGER NOT NULL,
-    seen_at INTEGER NOT NULL
+    seen_at INTEGER NOT NULL,
+    types BLOB NOT NULL
 );
 
 -- `next_at` is moved in the transaction that enqueues, so each tick is enqueued once, whoever

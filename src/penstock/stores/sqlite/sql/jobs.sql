@@ -168,18 +168,19 @@ UPDATE penstock_job_claims SET is_cancelling = 1, cancel_reason = coalesce(cance
 WHERE job_id = ?1 RETURNING started_at;
 
 -- enter_worker --
-INSERT INTO penstock_workers (instance, name, boot_id, lease_until, queues, started_at, seen_at)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO penstock_workers (instance, name, boot_id, lease_until, queues, started_at, seen_at,
+    types)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (instance) DO UPDATE SET
     lease_until = excluded.lease_until, boot_id = excluded.boot_id, queues = excluded.queues,
-    seen_at = excluded.seen_at;
+    seen_at = excluded.seen_at, types = excluded.types;
 
 -- leave_worker --
 DELETE FROM penstock_workers WHERE instance = ?;
 
 -- workers --
 SELECT w.instance, w.name, w.boot_id, w.lease_until, w.queues, w.started_at, w.seen_at,
-    (SELECT count(*) FROM penstock_job_claims c WHERE c.instance = w.instance)
+    (SELECT count(*) FROM penstock_job_claims c WHERE c.instance = w.instance), w.types
 FROM penstock_workers w ORDER BY w.instance;
 
 -- claim_instances --
@@ -323,6 +324,32 @@ WHERE id > ?1 ORDER BY id LIMIT ?2;
 -- events_of_job --
 SELECT id, job_id, kind, at, attempt, data FROM penstock_job_events
 WHERE job_id = ?3 AND id > ?1 ORDER BY id LIMIT ?2;
+
+-- queue_and_priority --
+SELECT queue, priority FROM penstock_jobs WHERE id = ?;
+
+-- ahead --
+SELECT count(*) FROM (
+    SELECT 1 FROM penstock_job_ready
+    WHERE queue = ?1 AND (priority, job_id) < (?2, ?3) LIMIT ?4
+);
+
+-- rate_spent --
+SELECT until, jobs FROM penstock_job_rates WHERE queue = ?1 AND until > ?2 ORDER BY until;
+
+-- recent_runs --
+-- Completions among the last events. Those of a job that was retried since tell of its new life.
+SELECT j.queue, e.at, f.started_at, max(j.created_at, coalesce(j.run_at, 0))
+FROM penstock_job_events e
+JOIN penstock_job_finished f ON f.job_id = e.job_id
+JOIN penstock_jobs j ON j.id = e.job_id
+WHERE e.id > ?1 AND e.at > ?2 AND e.kind = 3;
+
+-- last_event --
+SELECT coalesce(max(id), 0) FROM penstock_job_events;
+
+-- event_time --
+SELECT at FROM penstock_job_events WHERE id > ?1 ORDER BY id LIMIT 1;
 
 -- parents --
 SELECT parent_id FROM penstock_job_edges WHERE child_id = ? ORDER BY parent_id;
