@@ -22,6 +22,9 @@ from penstock.stores.sqlite.connection import (
 )
 
 STEP_PAGES = 2048
+TOKENS_LEFT_OUT = 1_000_000
+"""More than can be given out between the look at the last one and the end of a restore: a token
+or a process's number that stood for something before must not come again."""
 
 Progress = Callable[[int, int], None]
 
@@ -100,6 +103,7 @@ def _stage(source: Path, staging: Path, database: Database, now: Micros) -> None
             generation, token, last_id = fetch_one(
                 live, "SELECT generation, last_token, last_id FROM penstock_log"
             )
+            sequences = fetch_all(live, "SELECT name, seq FROM sqlite_sequence")
         finally:
             live.close()
         with translated(source):
@@ -109,13 +113,21 @@ def _stage(source: Path, staging: Path, database: Database, now: Micros) -> None
             copy.execute(
                 """UPDATE penstock_log SET epoch = lower(hex(randomblob(6))),
                                            generation = max(generation, ?) + 1,
-                                           last_token = max(last_token, ?),
+                                           last_token = max(last_token, ?) + ?,
                                            last_id = max(last_id, ?) + 1""",
-                (generation, token, last_id),
+                (generation, token, TOKENS_LEFT_OUT, last_id),
             )
+            for name, last in sequences:
+                _raise_sequence(copy, name, last)
             copy.execute(
                 """DELETE FROM penstock_leases; DELETE FROM penstock_instances;
                    DELETE FROM penstock_presence; DELETE FROM penstock_presence_owners"""
+            )
+            # Claims on jobs are in nobody's hands: whoever has one still is refused, and the jobs
+            # are rescued. Workers that go on enter again.
+            copy.execute(
+                """DELETE FROM penstock_workers;
+                   UPDATE penstock_job_claims SET token = 0, instance = 0"""
             )
             # Claims stay in the ledger as those of somebody who is gone, and whose answer, should
             # it still come, is refused.
@@ -123,6 +135,13 @@ def _stage(source: Path, staging: Path, database: Database, now: Micros) -> None
     finally:
         copy.close()
         backup.close()
+
+
+def _raise_sequence(copy: apsw.Connection, table: str, last: int) -> None:
+    """Ids of this table go on above those given out before the restore."""
+    own = fetch_value(copy, "SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) or 0
+    copy.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+    copy.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, max(own, last)))
 
 
 def _copy(source: apsw.Connection, target: apsw.Connection, progress: Progress | None) -> None:
