@@ -21,6 +21,7 @@ from penstock.jobs.coroutines import AsyncJobs, AsyncSchedules
 from penstock.jobs.crew import AsyncCrew
 from penstock.jobs.registry import Registry
 from penstock.jobs.runtime import Runtime as JobsRuntime
+from penstock.jobs.worker import OnOutcome
 from penstock.ledger.aio import AsyncLedger
 from penstock.ledger.fallback import Fallback
 from penstock.ledger.runtime import Runtime as LedgerRuntime
@@ -92,13 +93,16 @@ class AsyncHub:
         limit = limit_seconds or runtime.settings.transaction_limit_seconds
         return AsyncHubTransaction(HubTransaction(runtime, runtime.desk, limit), runtime.executor)
 
-    def start_workers(self, queues: Mapping[str, int] | None = None) -> AsyncCrew:
+    def start_workers(
+        self, queues: Mapping[str, int] | None = None, *, on_outcome: OnOutcome | None = None
+    ) -> AsyncCrew:
         """Do jobs in this process, on this event loop: `async with hub.aio.start_workers():`.
 
         `queues` says how many jobs of each queue at once; by default 10 of each queue that has
-        a handler here.
+        a handler here. `on_outcome` is called on the event loop with each run that has ended and,
+        unless it completed, its setback.
         """
-        return AsyncCrew(self._open(), self._handlers, queues)
+        return AsyncCrew(self._open(), self._handlers, queues, on_outcome)
 
     def lock(
         self, name: str, lease_seconds: float = LEASE_SECONDS, *, timeout: float | None = None

@@ -34,6 +34,7 @@ from penstock.jobs.registry import (
 from penstock.jobs.retry import RetryPolicy
 from penstock.jobs.roster import Roster
 from penstock.jobs.schedule import Schedules
+from penstock.jobs.worker import OnOutcome
 from penstock.leases import LeaseKeeper
 from penstock.ledger.fallback import Fallback
 from penstock.ledger.keeper import ClaimKeeper
@@ -184,13 +185,16 @@ class Hub:
 
         return decorate if function is None else decorate(function)
 
-    def start_workers(self, queues: Mapping[str, int] | None = None) -> Crew:
+    def start_workers(
+        self, queues: Mapping[str, int] | None = None, *, on_outcome: OnOutcome | None = None
+    ) -> Crew:
         """Do jobs in this process, on threads of its own, until `stop()` or the hub is closed.
 
         `queues` says how many jobs of each queue at once; by default 10 of each queue that has
-        a handler here.
+        a handler here. `on_outcome` is called on the workers' thread with each run that has ended
+        and, unless it completed, its setback.
         """
-        return Crew(self._open(), self.handlers, queues)
+        return Crew(self._open(), self.handlers, queues, on_outcome)
 
     def lock(
         self, name: str, lease_seconds: float = LEASE_SECONDS, *, timeout: float | None = None

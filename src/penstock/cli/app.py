@@ -17,11 +17,13 @@ from penstock.cli import (
     serve,
     tokens,
     topics,
+    work,
 )
 from penstock.cli.layout import MainGroup
 from penstock.cli.session import Config, Json, Session, Token, Url, epilog
 
 MESSAGES = "Messages"
+JOBS = "Jobs"
 PLACES = "Topics and consumers"
 OPERATING = "Operating"
 
@@ -76,6 +78,7 @@ def penstock(
 publish.register(app, MESSAGES)
 follow.register(app, MESSAGES)
 serve.register(app, MESSAGES)
+work.register(app, JOBS)
 app.add_typer(topics.app, name="topics", rich_help_panel=PLACES)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=PLACES)
 health.register(app, OPERATING)

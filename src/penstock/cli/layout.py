@@ -10,6 +10,7 @@ ORDER = (
     "publish",
     "follow",
     "serve",
+    "work",
     "topics",
     "consumers",
     "health",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -30,6 +30,9 @@ CLAIM_MAX = 500
 """Jobs of a queue claimed in one transaction."""
 RETRY_SECONDS = 0.1
 RETRY_SECONDS_MAX = 2.0
+
+
+OnOutcome = Callable[[Run, Setback | None], None]
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -115,6 +118,8 @@ class Worker:
         self._may_claim = True
         self._is_stopping = False
         self._failures = 0
+        self.on_outcome: OnOutcome | None = None
+        """Gets each run that has ended and, unless it completed, its setback."""
         executor.on_done = self._done
         executor.on_free = self._freed
         executor.on_progress = self._report
@@ -363,7 +368,16 @@ class Worker:
         else:
             self.failed += 1
             self._setbacks.append(outcome)
+        if self.on_outcome is not None and (outcome is not None or run.is_settled):
+            self._tell(run, outcome if isinstance(outcome, Setback) else None)
         self._wake.set()
+
+    def _tell(self, run: Run, setback: Setback | None) -> None:
+        assert self.on_outcome is not None
+        try:
+            self.on_outcome(run, setback)
+        except Exception as error:  # noqa: BLE001 - whoever listens must not stop the work
+            self._runtime.telemetry.emit("listener_failed", error=repr(error))
 
     def _freed(self, run: Run) -> None:
         """One that was stuck has ended."""
