@@ -99,15 +99,18 @@ class Lanes:
                 entry.function(payload, run.context) if entry.takes_job else entry.function(payload)
             )
             step = contextvars.copy_context().run
+            is_waiting = True
             try:
-                yielded = step(coroutine.send, None)
+                given = step(coroutine.send, None)
             except StopIteration as stop:
-                return entry.judge(claim, stop.value)
-            run.task = task
-            self._on_wait(run)
-            if self._waiting and not self._is_waking:
-                self._wake()
-            return entry.judge(claim, await _Rest(coroutine, step, yielded))
+                is_waiting, given = False, stop.value
+            if is_waiting:
+                run.task = task
+                self._on_wait(run)
+                if self._waiting and not self._is_waking:
+                    self._wake()
+                given = await _Rest(coroutine, step, given)
+            return entry.judge(claim, given)
         except GeneratorExit:
             raise  # The loop is gone.
         except BaseException as error:  # noqa: BLE001 - also SystemExit: it ends a job, no worker
