@@ -31,15 +31,22 @@ class Doorbell(Service):
         self._active = settings.poll_active_ms / 1000
         self._idle = settings.poll_idle_ms / 1000
         self._listeners: tuple[Callable[[], bool], ...] = ()
+        self._hurries: dict[Callable[[], bool], float] = {}
         self._last_find = time.monotonic()
         self._owes_a_look = False
 
-    def listen(self, listener: Callable[[], bool]) -> None:
+    def listen(self, listener: Callable[[], bool], *, within_seconds: float | None = None) -> None:
+        """`within_seconds`: how soon it is to hear of commits that rang no bell."""
         self._listeners = (*self._listeners, listener)
+        if within_seconds is not None:
+            self._hurries = {**self._hurries, listener: within_seconds}
         self.start()
+        if within_seconds is not None:
+            self.look()  # It may be in the middle of a longer wait.
 
     def forget(self, listener: Callable[[], bool]) -> None:
         self._listeners = tuple(known for known in self._listeners if known != listener)
+        self._hurries = {k: v for k, v in self._hurries.items() if k != listener}
 
     def look(self) -> None:
         """Call the listeners soon, without a commit."""
@@ -53,6 +60,7 @@ class Doorbell(Service):
             self._owes_a_look = True
         is_active = time.monotonic() - self._last_find < ACTIVE_SECONDS
         interval = 0.0 if self._owes_a_look else self._active if is_active else self._idle
+        interval = min(interval, *self._hurries.values()) if self._hurries else interval
         if self._wake.wait(interval) or self._owes_a_look:
             self._owes_a_look = True
             found = [listener() for listener in self._listeners]

@@ -11,6 +11,7 @@ import msgspec
 from penstock.clock import micros, seconds
 from penstock.entry import ScopeStats
 from penstock.errors import PenstockError
+from penstock.jobs.overview import Overview, look_over
 from penstock.ledger.fallback import Fallback
 from penstock.model import Check, Instance, Lag, NewMessage, Pattern
 from penstock.settings import Settings
@@ -47,6 +48,7 @@ class Metrics(msgspec.Struct, frozen=True):
     ledger_in_progress: int = 0
     ledger_scopes: dict[str, int] = {}
     """The processed keys by scope; of the largest, where there are many."""
+    jobs: Overview = Overview()
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -82,6 +84,7 @@ def measure(runtime: Runtime, lags: list[Lag] | None = None) -> Metrics:
         ledger_entries=sum(scope.processed for scope in scopes),
         ledger_in_progress=sum(scope.in_progress for scope in scopes),
         ledger_scopes={scope.scope: scope.processed for scope in scopes[:SCOPES_MAX]},
+        jobs=look_over(store, now),
     )
 
 
@@ -101,7 +104,9 @@ def report(runtime: Watched) -> Health:
         if service.last_error is not None
     ]
     checks += _ledger_checks(runtime)
-    return Health(worst(checks), checks, lags, measure(runtime, lags))
+    metrics = measure(runtime, lags)
+    checks += _job_checks(metrics.jobs, runtime.settings)
+    return Health(worst(checks), checks, lags, metrics)
 
 
 def diagnose(runtime: Runtime) -> list[Check]:
@@ -129,6 +134,24 @@ def _scopes(runtime: Runtime) -> list[ScopeStats]:
     except PenstockError:
         return []
     return sorted(found, key=lambda scope: scope.processed, reverse=True)
+
+
+def _job_checks(jobs: Overview, settings: Settings) -> list[Check]:
+    """Queues whose jobs wait. Dead letters are figures: they wait for people, not for workers."""
+    checks = []
+    for queue in jobs.queues:
+        name, age = f"queue {queue.queue}", queue.oldest_pending_seconds or 0.0
+        found = f"{queue.pending:,} ready, {queue.processing:,} running, {queue.failed:,} failed"
+        if queue.queue in jobs.unattended:
+            advice = f"penstock work MODULE:hub --queues {queue.queue}"
+            checks.append(Check(name, "warning", f"no worker takes its jobs; {found}", advice))
+        elif (
+            queue.pending and not queue.limits.is_paused and age > settings.job_wait_warning_seconds
+        ):
+            found = f"the oldest has been ready for {age:,.0f} s; {found}"
+            advice = "'penstock jobs explain JOB' says why one is not running."
+            checks.append(Check(name, "warning", found, advice))
+    return checks
 
 
 def _ledger_checks(runtime: Watched) -> list[Check]:

@@ -24,6 +24,7 @@ from penstock.health import Health, Metrics, diagnose, measure, report
 from penstock.job import OnConflict
 from penstock.jobs.crew import Crew
 from penstock.jobs.producer import Jobs
+from penstock.jobs.prune import Pruner as JobPruner
 from penstock.jobs.registry import (
     DEFAULT_QUEUE,
     Isolation,
@@ -289,6 +290,9 @@ class Runtime:
         self.conflator = Conflator(self.committer, settings, clock, telemetry)
         self.sweeper = Sweeper(self.store, self.committer, settings, clock, self.name, telemetry)
         self.sweeper.chores.append(Pruner(self.store, settings, clock, telemetry).prune)
+        self.sweeper.chores.append(
+            JobPruner(self.store, self.committer, settings, clock, telemetry).prune
+        )
         self.upkeep = Upkeep(self)
         self.roster = Roster(self)
         self.desk = Desk(self.store, telemetry)

@@ -169,6 +169,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long a worker that has stopped answering keeps its jobs."""
     job_result_seconds: Positive = 86_400.0
     """How long a result is kept."""
+    job_keep_completed_seconds: Positive = 7 * 86_400.0
+    """How long completed jobs and their history are kept; inf: for ever."""
+    job_keep_failed_seconds: Positive = 7 * 86_400.0
+    """How long dead letters are kept; inf: for ever."""
+    job_keep_cancelled_seconds: Positive = 7 * 86_400.0
+    """How long cancelled jobs are kept; inf: for ever."""
+    job_wait_warning_seconds: Positive = 300.0
+    """How long a ready job may wait for a worker before health warns."""
     worker_stop_seconds: Positive = 30.0
     """How long a worker that stops waits for what runs."""
 

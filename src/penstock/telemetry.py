@@ -15,6 +15,7 @@ Events, in the order a message meets them (`attach` gets the name and a dict of 
 | `refused` | jobs | answers came too late: the jobs are somebody else's |
 | `jobs_lost` | jobs | this process was suspended or cut off, and stops its copies of these jobs |
 | `job_stuck` | job, type | a handler was told to stop and has not; its slot is not free |
+| `jobs_pruned` | jobs | finished jobs were removed after their time |
 | `ledger_pruned` | entries | expired entries of the ledger were removed |
 | `ledger_unavailable` | scope, keys, error | a consumer went on without asking the ledger |
 | `ledger_differs` | question, scope, key, existing, ledger | a shadow disagrees with its tracker |

@@ -13,7 +13,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.errors import WaitTimeout
 from penstock.job import (
     Enqueued,
     Job,
@@ -25,9 +24,10 @@ from penstock.job import (
     State,
 )
 from penstock.jobs.enqueueing import encode_job
+from penstock.jobs.explain import Explanation
+from penstock.jobs.overview import Overview
 from penstock.jobs.producer import (
     LIST_LIMIT,
-    WAIT_SECONDS,
     Events,
     Ids,
     Jobs,
@@ -35,10 +35,10 @@ from penstock.jobs.producer import (
     Many,
     Stats,
     Workers,
-    result_of,
 )
 from penstock.jobs.runtime import Runtime
 from penstock.jobs.schedule import Schedules
+from penstock.jobs.waiting import number_of, numbers_of, result_of, wait_for_async
 
 T = TypeVar("T")
 
@@ -145,9 +145,34 @@ class AsyncJobs:
             )
         )
 
-    async def dead(self, queue: str | None = None, *, limit: int = LIST_LIMIT) -> Jobs_:
+    async def dead(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,
+        error: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        before: int | None = None,
+        limit: int = LIST_LIMIT,
+    ) -> Jobs_:
         """Dead letters: jobs that were given up, with everything that is known of them."""
-        return await self._call(partial(self._jobs.dead, queue, limit=limit))
+        return await self._call(
+            partial(
+                self._jobs.dead,
+                queue,
+                type=type,
+                error=error,
+                since=since,
+                until=until,
+                before=before,
+                limit=limit,
+            )
+        )
+
+    async def explain(self, id: int | Enqueued) -> Explanation:
+        """Why it is not running, or how it ended: an answer in one line, and the reasons."""
+        return await self._call(partial(self._jobs.explain, id))
 
     async def history(self, id: int) -> Events:
         """Everything that happened to a job, oldest first."""
@@ -157,21 +182,23 @@ class AsyncJobs:
         """Each queue's counts by state."""
         return await self._call(partial(self._jobs.stats, queue))
 
+    async def overview(self) -> Overview:
+        """All queues and their sums, how fast jobs went through in the last minute, who works."""
+        return await self._call(self._jobs.overview)
+
     async def workers(self) -> Workers:
+        """The processes that take jobs."""
         return await self._call(self._jobs.workers)
 
     async def wait(self, id: int | Enqueued, *, timeout: float | None = None) -> Any:
-        """The result of a job, once it has completed. Raises `JobFailed`."""
-        number = id.id if isinstance(id, Enqueued) else id
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        while True:
-            job = await self.get(number)
-            if job.state.is_final:
-                return result_of(job)
-            if deadline is not None and loop.time() >= deadline:
-                raise WaitTimeout(f"The job {number} is {job.state.name.lower()}.")
-            await asyncio.sleep(WAIT_SECONDS)
+        """The result of a job, once it has completed. As `Jobs.wait`."""
+        return result_of((await wait_for_async(self._open(), [number_of(id)], timeout))[0])
+
+    async def wait_all(
+        self, ids: Iterable[int | Enqueued], *, timeout: float | None = None
+    ) -> Jobs_:
+        """The jobs, in this order, once all of them have finished, however they did."""
+        return await wait_for_async(self._open(), numbers_of(ids), timeout)
 
     async def cancel(self, *ids: int, reason: str = "") -> Ids:
         """Those not started are cancelled; those that run are asked to stop. Returns the ids."""
@@ -212,6 +239,9 @@ class AsyncJobs:
         *,
         type: str | None = None,
         state: State | str | Iterable[State | str] | None = None,
+        error: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
         reason: str = "",
         progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -222,7 +252,27 @@ class AsyncJobs:
                 queue,
                 type=type,
                 state=state,
+                error=error,
+                since=since,
+                until=until,
                 reason=reason,
+                progress=progress,
+            )
+        )
+
+    async def prune(
+        self,
+        *,
+        state: State | str | Iterable[State | str] | None = None,
+        older_than_seconds: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Remove finished jobs now, with their history. As `Jobs.prune`."""
+        return await self._call(
+            partial(
+                self._jobs.prune,
+                state=state,
+                older_than_seconds=older_than_seconds,
                 progress=progress,
             )
         )
@@ -312,6 +362,10 @@ class AsyncSchedules:
 
     async def remove(self, name: str) -> None:
         await self._call(partial(self._schedules.remove, name))
+
+    async def run_now(self, name: str) -> Enqueued:
+        """Enqueue its job once, beside its ticks; also while it is paused."""
+        return await self._call(partial(self._schedules.run_now, name))
 
     async def _call(self, call: Callable[[], T]) -> T:
         return await aside(self._open, call)

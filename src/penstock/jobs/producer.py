@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
-from penstock.errors import InvalidInput, JobFailed, JobNotFound, WaitTimeout
+from penstock.clock import micros
+from penstock.errors import InvalidInput, JobNotFound
 from penstock.job import (
     Enqueued,
     Job,
@@ -22,13 +22,16 @@ from penstock.job import (
     check_queue,
 )
 from penstock.jobs.enqueueing import encode_job
+from penstock.jobs.explain import Explanation, explain
+from penstock.jobs.overview import Overview, look_over
+from penstock.jobs.prune import limits_of, prune_now
 from penstock.jobs.runtime import Runtime
+from penstock.jobs.waiting import number_of, numbers_of, result_of, wait_for
 from penstock.model import as_micros, check_count
 
 LIST_LIMIT = 100
 MANY_MAX = 1_000
 """Jobs changed in one transaction."""
-WAIT_SECONDS = 0.05
 
 
 # `list` is a method below.
@@ -153,9 +156,35 @@ class Jobs:
         filter = make_filter(queue, type, state, error, since, until)
         return self._open().store.jobs.find(filter, before=before, limit=limit)
 
-    def dead(self, queue: str | None = None, *, limit: int = LIST_LIMIT) -> Jobs_:
-        """Dead letters: jobs that were given up, with everything that is known of them."""
-        return self.list(queue, state=State.FAILED, limit=limit)
+    def dead(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,
+        error: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        before: int | None = None,
+        limit: int = LIST_LIMIT,
+    ) -> Jobs_:
+        """Dead letters: jobs that were given up, with everything that is known of them.
+
+        `retry` and `retry_all` bring them back.
+        """
+        return self.list(
+            queue,
+            type=type,
+            state=State.FAILED,
+            error=error,
+            since=since,
+            until=until,
+            before=before,
+            limit=limit,
+        )
+
+    def explain(self, id: int | Enqueued) -> Explanation:
+        """Why it is not running, or how it ended: an answer in one line, and the reasons."""
+        return explain(self._open(), number_of(id))
 
     def history(self, id: int) -> Events:
         """Everything that happened to a job, oldest first."""
@@ -168,20 +197,25 @@ class Jobs:
         found = runtime.store.jobs.stats(now=runtime.clock.now())
         return [stats for stats in found if queue is None or stats.queue == queue]
 
+    def overview(self) -> Overview:
+        """All queues and their sums, how fast jobs went through in the last minute, who works."""
+        runtime = self._open()
+        return look_over(runtime.store, runtime.clock.now())
+
     def workers(self) -> Workers:
+        """The processes that take jobs."""
         return self._open().store.jobs.workers()
 
     def wait(self, id: int | Enqueued, *, timeout: float | None = None) -> Any:
-        """The result of a job, once it has completed. Raises `JobFailed`."""
-        number = id.id if isinstance(id, Enqueued) else id
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            job = self.get(number)
-            if job.state.is_final:
-                return result_of(job)
-            if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(f"The job {number} is {job.state.name.lower()}.")
-            time.sleep(WAIT_SECONDS)
+        """The result of a job, once it has completed.
+
+        Raises `JobFailed` if it failed or was cancelled, `WaitTimeout` after `timeout` seconds.
+        """
+        return result_of(wait_for(self._open(), [number_of(id)], timeout)[0])
+
+    def wait_all(self, ids: Iterable[int | Enqueued], *, timeout: float | None = None) -> Jobs_:
+        """The jobs, in this order, once all of them have finished, however they did."""
+        return wait_for(self._open(), numbers_of(ids), timeout)
 
     # By hand
 
@@ -218,13 +252,42 @@ class Jobs:
         *,
         type: str | None = None,
         state: State | str | Iterable[State | str] | None = None,
+        error: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
         reason: str = "",
         progress: Callable[[int], None] | None = None,
     ) -> int:
         """Cancel all that match and have not finished. Returns how many."""
         open_states = [found for found in State if not found.is_final]
-        filter = make_filter(queue, type, state or open_states, None, None, None)
+        filter = make_filter(queue, type, state or open_states, error, since, until)
         return self._for_all(filter, lambda ids: self.cancel(*ids, reason=reason), progress)
+
+    def prune(
+        self,
+        *,
+        state: State | str | Iterable[State | str] | None = None,
+        older_than_seconds: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Remove finished jobs now, with their history. Returns how many.
+
+        By default those that the settings `job_keep_…_seconds` would remove by and by; with
+        `older_than_seconds` those that finished longer ago, of all final states or of `state`.
+        """
+        runtime = self._open()
+        now = runtime.clock.now()
+        states = make_filter(None, None, state, None, None, None).states
+        if any(not found.is_final for found in states):
+            raise InvalidInput("Only finished jobs can be pruned.", hint="Cancel them first.")
+        before = limits_of(runtime.settings, now)
+        if older_than_seconds is not None:
+            if not 0 <= older_than_seconds < 1e10:
+                raise InvalidInput("older_than_seconds is a number from 0 up.")
+            final = [found for found in State if found.is_final]
+            before = dict.fromkeys(final, now - micros(older_than_seconds))
+        before = {found: at for found, at in before.items() if not states or found in states}
+        return prune_now(runtime.store, before, now, progress)
 
     def set_priority(self, id: int, priority: int) -> bool:
         """False if it is not waiting for a worker any more."""
@@ -267,6 +330,7 @@ class Jobs:
         change: Callable[[Ids], Ids],
         progress: Callable[[int], None] | None,
     ) -> int:
+        """A transaction at a time, each job once: one that matches again is not met again."""
         changed, after = 0, 0
         while ids := self._open().store.jobs.find_ids(filter, after=after, limit=MANY_MAX):
             changed += len(change(ids))
@@ -293,13 +357,6 @@ def make_filter(
         created_after=None if since is None else as_micros(since),
         created_before=None if until is None else as_micros(until),
     )
-
-
-def result_of(job: Job) -> Any:
-    if job.state == State.COMPLETED:
-        return job.result
-    why = "" if job.failure is None else f": {job.failure.error}: {job.failure.message}"
-    raise JobFailed(f"The job {job.id} is {job.state.name.lower()}{why}.")
 
 
 def _state(found: State | str) -> State:

@@ -17,7 +17,7 @@ from cronsim import CronSim, CronSimError
 from penstock import codec
 from penstock.clock import SECOND, Micros, as_datetime, micros
 from penstock.errors import InvalidInput, ScheduleNotFound
-from penstock.job import Missed, NewJob, Schedule, check_queue, check_type
+from penstock.job import Enqueued, Missed, NewJob, Schedule, check_queue, check_type
 from penstock.jobs.runtime import Runtime
 from penstock.model import check_name
 from penstock.ports import Transaction
@@ -98,6 +98,11 @@ class Schedules:
     def remove(self, name: str) -> None:
         if not self._open().committer.run(lambda tx: tx.schedules.remove(name)).wait():
             raise ScheduleNotFound(f"There is no schedule {name!r}.")
+
+    def run_now(self, name: str) -> Enqueued:
+        """Enqueue its job once, beside its ticks; also while it is paused."""
+        job = _job(self.get(name))
+        return self._open().committer.enqueue([job]).wait()[0]
 
     def _pause(self, name: str, paused_at: Micros | None, next_at: Micros | None) -> None:
         found = self._open().committer.run(
