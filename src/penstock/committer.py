@@ -135,6 +135,8 @@ class Committer(Service):
         self._has_ended = False
         self.on_appended: Callable[[list[Message]], None] | None = None
         """Gets what was just committed, in id order, on the committer's thread."""
+        self.on_start: Callable[[], None] | None = None
+        """Called before the first write."""
         self.on_commit: Callable[[int], None] | None = None
         """Gets the number of messages just committed."""
 
@@ -238,6 +240,10 @@ class Committer(Service):
         while self._queue:
             self._commit(*self._next_group())
         return 0.0
+
+    def _on_start(self) -> None:
+        if self.on_start is not None:
+            self.on_start()
 
     def _on_stop(self) -> None:
         while self._queue:

@@ -299,6 +299,7 @@ class Runtime:
         self.executor = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="penstock-reader")
         self.instance: Instance | None = None
         self._starting = threading.Lock()
+        self.committer.on_start = self._start_upkeep
         self.committer.on_commit = self._committed
         self.store.on_growth = self._grown
         if settings.local_delivery:
@@ -352,8 +353,6 @@ class Runtime:
 
     def _committed(self, count: int) -> None:
         self.sweeper.published(count)
-        if not self.upkeep.is_running:
-            self._start_upkeep()
 
     def keep_up(self) -> None:
         """See to it that what is old is removed, also where nothing is published or read."""
