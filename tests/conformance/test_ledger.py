@@ -1,4 +1,4 @@
-"""The ledger: one winner per key, claims with a lease and a token, late answers refused (L2, L3)."""
+"""The ledger: one winner per key, claims under a lease and a token, late answers refused."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def test_a_released_key_is_free(keeper: Bookkeeper) -> None:
 
 def test_a_claim_runs_out_and_is_taken_over(keeper: Bookkeeper, other: Bookkeeper) -> None:
     """L3: a crash hands it on; here the process lives, and has stopped renewing."""
-    claim = keeper.take(seconds=10)
+    keeper.take(seconds=10)
     keeper.clock.advance(9.999)
     assert other.claim()[1] is False
     keeper.clock.advance(0.001)
