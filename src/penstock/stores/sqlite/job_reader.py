@@ -43,13 +43,15 @@ soon met on the way through all jobs."""
 JOB = f"{SQL['job']} {SQL['job_tables']} {SQL['job_worker']}"
 JOB_IDS = f"SELECT j.id {SQL['job_tables']}"
 
+# The words of the index of those that ended badly, so that it is taken.
+_BAD = "SELECT job_id FROM penstock_job_finished WHERE state > 5"
 _TABLES = {
     State.PENDING: ("r.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_ready"),
     State.SCHEDULED: ("s.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_scheduled"),
     State.WAITING: ("w.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_waiting"),
     State.PROCESSING: ("c.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_claims"),
-    State.FAILED: ("f.state = 6", "SELECT job_id FROM penstock_job_finished WHERE state = 6"),
-    State.CANCELLED: ("f.state = 7", "SELECT job_id FROM penstock_job_finished WHERE state = 7"),
+    State.FAILED: ("f.state = 6", f"{_BAD} AND state = 6"),
+    State.CANCELLED: ("f.state = 7", f"{_BAD} AND state = 7"),
     State.COMPLETED: ("f.state = 5", None),
 }
 

@@ -170,6 +170,8 @@ class JobRows:
         """Out of a worker's hands, without an attempt. `claim` is its row, which is gone."""
         queue, attempt, started_at, is_cancelling, reason = claim[:5]
         if is_cancelling:
+            if started_at is None:
+                attempt -= 1  # It never began.
             self._event(number, Kind.CANCELLED, now, attempt, {"reason": reason or ""})
             self._finish(number, queue, State.PROCESSING, State.CANCELLED, attempt, now, started_at)
             return
