@@ -383,6 +383,7 @@ class Upkeep(Service):
 
     def run_once(self) -> float:
         self._runtime.store.maintain()
+        self._runtime.fallback.flush_soon(self._runtime)
         self._rescue()
         instance = self._runtime.instance
         is_due = time.monotonic() - self._reported_at >= self._runtime.settings.instance_seconds

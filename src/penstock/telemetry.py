@@ -48,6 +48,9 @@ _WARN = frozenset(
         "listener_failed",
         "hold_broken",
         "disconnected",
+        "ledger_unavailable",
+        "ledger_differs",
+        "claim_lost",
         "jobs_lost",
         "job_stuck",
     }

@@ -15,7 +15,7 @@ import msgspec
 from penstock.entry import Entry, Outcome
 from penstock.errors import AlreadyProcessed, InProgress
 from penstock.ledger.runtime import Runtime
-from penstock.ledger.terms import LEASE_SECONDS
+from penstock.ledger.terms import LEASE_SECONDS, UNREACHABLE
 from penstock.model import Check, Instance
 from penstock.ports import Transaction
 from penstock.telemetry import Telemetry
@@ -162,6 +162,15 @@ class Fallback:
         while pending := self.pending():
             runtime.committer.run(self.entering(runtime, pending)).wait()
             self.entered(pending)
+
+    def flush_soon(self, runtime: Runtime) -> None:
+        """From time to time: enter what waits, if the ledger has answered since."""
+        if self._error is not None or self.is_empty:
+            return
+        try:
+            self.flush(runtime)
+        except UNREACHABLE as error:
+            self._error = error
 
     def _put(self, place: Place, done: Done | None) -> None:
         self._known[place] = done

@@ -28,6 +28,7 @@ class Tracker:
                 raise
             self._fallback.unreachable(consumer, error, len(keys))
             return self._fallback.among(consumer, keys)
+        self._fallback.reached()
         return found | self._fallback.among(consumer, keys)
 
     def marking(
