@@ -1,12 +1,25 @@
 """For the tests of programs that use penstock, and for our own.
 
-    from penstock.testing import FakeClock, memory_hub, override
+    from penstock.testing import FakeClock, assert_enqueued, drain, inline, memory_hub, override
 
 `memory_hub()` is a hub of its own that leaves nothing behind; `override(hub)` puts a program's hub
-on such a store for a while; `FakeClock` moves only when it is told to.
+on such a store for a while; `FakeClock` moves only when it is told to. `drain(hub)` runs jobs here
+and now, `inline(hub)` runs them as they are enqueued, and `assert_enqueued` says that they wait.
 """
 
+from penstock.testing.asserting import assert_enqueued, refute_enqueued
 from penstock.testing.clock import FakeClock
 from penstock.testing.hubs import memory_hub, override
+from penstock.testing.inline import inline
+from penstock.testing.jobs import Drained, drain
 
-__all__ = ["FakeClock", "memory_hub", "override"]
+__all__ = [
+    "Drained",
+    "FakeClock",
+    "assert_enqueued",
+    "drain",
+    "inline",
+    "memory_hub",
+    "override",
+    "refute_enqueued",
+]

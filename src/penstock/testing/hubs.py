@@ -22,24 +22,27 @@ def memory_hub(*, clock: Clock | None = None, **settings: Any) -> Hub:
 
 
 @contextmanager
-def override(hub: Hub, url: str = "memory:", **settings: Any) -> Iterator[Hub]:
+def override(
+    hub: Hub, url: str = "memory:", *, clock: Clock | None = None, **settings: Any
+) -> Iterator[Hub]:
     """Put a program's own hub on another store inside the block, by default on an empty one.
 
-    What the hub had open stays open and is used again afterwards. Iterators made inside the block
-    end with it.
+    With a `clock`, the hub goes by that one meanwhile. What the hub had open stays open and is
+    used again afterwards. Iterators made inside the block end with it.
     """
-    own_settings, own_runtime = hub.settings, hub._runtime
-    _swap(hub, msgspec.structs.replace(own_settings, url=url, **settings), None)
+    own_settings, own_runtime, own_clock = hub.settings, hub._runtime, hub._clock
+    _swap(hub, msgspec.structs.replace(own_settings, url=url, **settings), None, clock or own_clock)
     try:
         yield hub
     finally:
-        inside = _swap(hub, own_settings, own_runtime)
+        inside = _swap(hub, own_settings, own_runtime, own_clock)
         if inside is not None:
             inside.close()
 
 
-def _swap(hub: Hub, settings: Settings, runtime: Runtime | None) -> Runtime | None:
+def _swap(hub: Hub, settings: Settings, runtime: Runtime | None, clock: Clock) -> Runtime | None:
     """Give the hub these; returns the runtime it had."""
     with hub._lock:
+        hub._clock = clock
         before, hub._runtime, hub.settings = hub._runtime, runtime, settings
         return before
