@@ -1,0 +1,146 @@
+"""A worker that dies at a chosen instant. Run as a script: URL POINT.
+
+A point is `before:NAME` or `after:NAME`: at the commit of the first transaction in which that
+method of the store was called; `handler`: inside the user's function; `none`: it lives. The
+process ends by SIGKILL, as if the power of this one process had been cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import penstock
+from penstock.jobs.registry import Snooze
+from penstock.stores.sqlite.job_writer import SqliteJobWriter
+from penstock.stores.sqlite.transaction import SqliteWriter
+
+POINTS = (
+    *("before:enter", "after:enter"),
+    *("before:claim", "after:claim"),
+    *("before:start", "after:start"),
+    "handler",
+    *("before:report", "after:report"),
+    *("before:complete", "after:complete"),
+    *("before:set_back", "after:set_back"),
+    *("before:release", "after:release"),
+    *("before:rescue", "after:rescue"),
+    *("before:leave", "after:leave"),
+    *("before:transaction", "after:transaction"),
+)
+"""Every change of a job's state that a worker, or whoever rescues, writes."""
+METHODS = (
+    "enter",
+    "claim",
+    "start",
+    "report",
+    "complete",
+    "set_back",
+    "release",
+    "rescue",
+    "leave",
+)
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+class Trap:
+    """Watches every transaction of this process."""
+
+    def __init__(self, point: str) -> None:
+        self.when, _, self.name = point.partition(":")
+        self._called: set[str] = set()
+        self._lock = threading.Lock()
+        for name in METHODS:
+            setattr(SqliteJobWriter, name, self._noting(name, getattr(SqliteJobWriter, name)))
+        self._commit = SqliteWriter.commit
+        trap = self
+
+        def commit(writer: SqliteWriter) -> None:
+            is_it = trap.name in trap._called
+            if is_it and trap.when == "before":
+                die()
+            trap._commit(writer)
+            if is_it and trap.when == "after":
+                die()
+
+        SqliteWriter.commit = commit  # type: ignore[method-assign]
+
+    def _noting(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(writer: Any, *arguments: Any, **keywords: Any) -> Any:
+            found = real(writer, *arguments, **keywords)
+            # What found nothing has changed nothing: it waits for the real one.
+            if found or name in ("enter", "leave"):
+                self._called.add(name)
+            return found
+
+        return call
+
+    def in_transaction(self) -> None:
+        """The next commit is that of a job's own transaction."""
+        if self.name == "transaction":
+            self._called.add("transaction")
+
+
+def work(url: str, point: str) -> None:
+    hub = penstock.connect(url, job_lease_seconds=2.0)
+    trap = Trap(point)
+
+    @hub.job(name="plain", queue="q")
+    async def plain(n: int, job: Any) -> int:
+        say("ran", job.id, job.token, job.attempt)
+        if point == "handler":
+            die()
+        job.progress(1, 2)
+        await asyncio.sleep(0.002)
+        return n
+
+    @hub.job(name="fails-once", queue="q", retry=lambda attempt, error: 0.01)
+    def fails_once(n: int, job: Any) -> int:
+        say("ran", job.id, job.token, job.attempt)
+        if job.attempt == 1:
+            raise ValueError(n)
+        return n
+
+    @hub.job(name="snoozes", queue="q")
+    async def snoozes(n: int, job: Any) -> Any:
+        say("ran", job.id, job.token, job.attempt)
+        return n if hub.jobs.history(job.id)[-2].kind.name == "SNOOZED" else Snooze(0.01)
+
+    @hub.job(name="settles", queue="q")
+    def settles(n: int, job: Any) -> None:
+        say("ran", job.id, job.token, job.attempt)
+        with job.transaction(n) as tx:
+            tx.publish("settled", job.id)
+            trap.in_transaction()
+
+    @hub.job(name="long", queue="q")
+    async def long(n: int, job: Any) -> int:
+        say("ran", job.id, job.token, job.attempt)
+        await asyncio.sleep(0.0 if job.attempt > 1 or point == "none" else 60.0)
+        return n
+
+    crew = hub.start_workers({"q": 3})
+    say("ready")
+    for _ in sys.stdin:
+        crew.stop(0.0)
+        hub.close()
+        say("ended")
+        return
+
+
+if __name__ == "__main__":
+    work(*sys.argv[1:])
