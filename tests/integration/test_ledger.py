@@ -298,7 +298,7 @@ def test_a_key_somebody_is_at_is_refused_or_waited_for(open_hub: OpenHub) -> Non
 
 def test_one_who_waits_takes_over_what_was_given_back(memory: penstock.Hub) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with pytest.raises(ZeroDivisionError), memory.ledger.claim("s", "k"):
+        with pytest.raises(ZeroDivisionError), memory.ledger.claim("s", "k"):  # noqa: PT012
             waiting = pool.submit(_work_when_free, memory)
             _ = 1 // 0
         assert waiting.result(20) == "mine"
@@ -351,7 +351,7 @@ def test_a_claim_is_renewed_by_itself_while_its_block_runs(hub: penstock.Hub) ->
 def test_a_block_can_find_out_that_its_claim_is_lost(hub: penstock.Hub) -> None:
     events: list[str] = []
     hub.telemetry.attach(lambda event, _: events.append(event))
-    with pytest.raises(LeaseLost), hub.ledger.claim("s", "k", lease_seconds=0.1) as claim:
+    with pytest.raises(LeaseLost), hub.ledger.claim("s", "k", lease_seconds=0.1) as claim:  # noqa: PT012
         claim.check()
         hub.ledger.forget("s", "k")
         wait_until(lambda: claim.is_lost, "the renewal is refused")
@@ -432,7 +432,7 @@ async def test_a_task_cancelled_while_it_claims_leaves_nothing_behind(
         return found is None
 
     async with asyncio.timeout(20):
-        while not await is_free():
+        while not await is_free():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -581,7 +581,7 @@ def test_a_mark_its_rows_messages_and_jobs_happen_together_and_once(orders: pens
 
 
 def test_a_transaction_that_fails_has_marked_nothing(orders: penstock.Hub) -> None:
-    with pytest.raises(penstock.StatementFailed), orders.ledger.atomic("billing", "evt-9") as tx:
+    with pytest.raises(penstock.StatementFailed), orders.ledger.atomic("billing", "evt-9") as tx:  # noqa: PT012
         tx.publish("orders", {"id": 9})
         tx.execute("INSERT INTO orders VALUES ('9', -5)")
 
@@ -594,11 +594,11 @@ def test_already_processed_rolls_everything_back_even_if_it_is_swallowed(
     orders: penstock.Hub,
 ) -> None:
     orders.ledger.mark_processed("billing", "evt-9")
-    with pytest.raises(TransactionClosed), orders.transaction() as tx:
+    with pytest.raises(TransactionClosed), orders.transaction() as tx:  # noqa: PT012
         tx.execute("INSERT INTO orders VALUES ('9', 5)")
         with pytest.raises(AlreadyProcessed):
             tx.mark_processed("billing", "evt-9")
-    with pytest.raises(LedgerConflict), orders.transaction() as tx:
+    with pytest.raises(LedgerConflict), orders.transaction() as tx:  # noqa: PT012
         tx.mark_processed("s", "k", payload=1)
         tx.mark_processed("s", "k", payload=2)
 
@@ -619,7 +619,7 @@ def test_a_claim_is_completed_with_its_effects(orders: penstock.Hub) -> None:
     """The long work outside of the transaction, its effects and the completion inside."""
     with orders.ledger.claim("s", "k") as claim:
         claim.result = 1
-        with pytest.raises(ZeroDivisionError), orders.transaction() as tx:
+        with pytest.raises(ZeroDivisionError), orders.transaction() as tx:  # noqa: PT012
             tx.complete(claim)
             _ = 1 // 0
         assert orders.ledger.is_processed("s", "k") is False
@@ -632,7 +632,7 @@ def test_a_claim_is_completed_with_its_effects(orders: penstock.Hub) -> None:
 
 
 def test_the_effects_of_a_claim_that_was_lost_are_rolled_back(orders: penstock.Hub) -> None:
-    with pytest.raises(LeaseLost), orders.ledger.claim("s", "k") as claim:
+    with pytest.raises(LeaseLost), orders.ledger.claim("s", "k") as claim:  # noqa: PT012
         orders.ledger.forget("s", "k")
         with orders.transaction() as tx:
             tx.execute("INSERT INTO orders VALUES ('9', 5)")
@@ -716,7 +716,7 @@ def test_claims_of_a_backup_are_nobodys(open_hub: OpenHub, tmp_path: Path) -> No
     """L8: whoever held one when the backup was made goes on, and is refused."""
     hub, copy = open_hub(), tmp_path / "copy.db"
     hub.ledger.mark_processed("s", "marked")
-    with pytest.raises(LeaseLost), hub.ledger.claim("s", "k", lease_seconds=600) as claim:
+    with pytest.raises(LeaseLost), hub.ledger.claim("s", "k", lease_seconds=600) as claim:  # noqa: PT012
         hub.backup(copy)
         hub.restore(copy)
         found = hub.ledger.get("s", "k")
