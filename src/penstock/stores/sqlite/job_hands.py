@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -99,8 +99,8 @@ class JobHands(JobRows):
             return
         self._connection.execute(SQL["leave_scheduled_through"], rows[-1][:2])
         self._for([row[1] for row in rows], "make_many_ready")
-        for _, _, queue in rows:
-            self._move(queue, State.SCHEDULED, State.PENDING)
+        for queue, jobs in Counter([row[2] for row in rows]).items():
+            self._move(queue, State.SCHEDULED, State.PENDING, jobs)
         self.made_ready = True
 
     def _expire(self, queue: str, number: int, attempts: int, now: Micros) -> None:
@@ -138,9 +138,10 @@ class JobHands(JobRows):
         for token, ids in _by_token(answers):
             self._for(ids, "finish_many", token, now)
             self._for(ids, "completed_many", token, now)
-            for number, queue in self._for(ids, "drop_claims", token):
-                held.append(number)
-                self._move(queue, State.PROCESSING, State.COMPLETED)
+            rows = self._for(ids, "drop_claims", token)
+            held += [row[0] for row in rows]
+            for queue, jobs in Counter([row[1] for row in rows]).items():
+                self._move(queue, State.PROCESSING, State.COMPLETED, jobs)
         if not held:
             return held
         kept = set(held)

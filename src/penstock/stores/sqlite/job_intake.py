@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,8 +52,8 @@ class JobIntake(JobRows):
         first = last - len(jobs) + 1
         self._connection.execute(SQL["ready_range"], (first, last))
         self._connection.execute(SQL["enqueued_range"], (first, last, now))
-        for job in jobs:
-            self._move(job.queue, None, State.PENDING)
+        for queue, count in Counter([job.queue for job in jobs]).items():
+            self._move(queue, None, State.PENDING, count)
         self.made_ready = True
         return [Enqueued(number, State.PENDING) for number in range(first, last + 1)]
 
