@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 PRIORITY_MAX = 2**31 - 1
 ATTEMPTS_MAX = 10_000
+LIMIT_MAX = 2**31 - 1
 
 OnConflict = Literal["reject", "return", "replace", "debounce"]
 """What enqueueing under a unique key does while another job has it."""
@@ -285,9 +286,9 @@ class QueueLimits(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("concurrency_max", "rate_max"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (not isinstance(value, int) or not 1 <= value <= LIMIT_MAX):
                 raise InvalidInput(f"{name} is a number from 1 up, not {value!r}.")
-        if not self.rate_seconds > 0:
+        if not 0 < self.rate_seconds < 1e10:
             raise InvalidInput(f"rate_seconds is above 0, not {self.rate_seconds!r}.")
 
 

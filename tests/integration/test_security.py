@@ -83,9 +83,33 @@ ROUTES = [
     ("GET", "/v1/consumers/c"),
     ("DELETE", "/v1/consumers/c"),
     ("POST", "/v1/consumers/c/reset"),
+    ("POST", "/v1/jobs"),
+    ("GET", "/v1/jobs"),
+    ("POST", "/v1/jobs/retry"),
+    ("POST", "/v1/jobs/cancel"),
+    ("POST", "/v1/jobs/prune"),
+    ("GET", "/v1/jobs/1"),
+    ("GET", "/v1/jobs/1/outcome"),
+    ("GET", "/v1/jobs/1/history"),
+    ("GET", "/v1/jobs/1/explanation"),
+    ("POST", "/v1/jobs/1/retry"),
+    ("POST", "/v1/jobs/1/cancel"),
+    ("PUT", "/v1/jobs/1/priority"),
+    ("GET", "/v1/queues"),
+    ("GET", "/v1/queues/q"),
+    ("PUT", "/v1/queues/q"),
+    ("GET", "/v1/workers"),
+    ("GET", "/v1/schedules"),
+    ("GET", "/v1/schedules/s"),
+    ("PUT", "/v1/schedules/s"),
+    ("DELETE", "/v1/schedules/s"),
+    ("POST", "/v1/schedules/s/pause"),
+    ("POST", "/v1/schedules/s/resume"),
+    ("POST", "/v1/schedules/s/run"),
     ("GET", "/metrics"),
     ("GET", "/health"),
 ]
+NAMES = {"topic": "orders", "consumer": "c", "id": "1", "queue": "q", "schedule": "s"}
 OPEN = ["/health/live", "/health/ready", "/openapi.json", "/docs", "/", "/static/penstock.js"]
 
 
@@ -105,7 +129,7 @@ def test_every_route_asks_for_a_token_but_those_that_say_nothing(guarded: HttpSe
 def test_no_route_is_missing_from_these_tests(guarded: HttpServer) -> None:
     paths = guarded.http.get("/openapi.json").json()["paths"]
     declared = {
-        (method.upper(), path.replace("{topic}", "orders").replace("{consumer}", "c"))
+        (method.upper(), path.format(**NAMES))
         for path, methods in paths.items()
         for method in methods
     }

@@ -60,6 +60,24 @@ Admin = Annotated[
         help="A topic or glob to create, configure, trim and delete; repeatable.",
     ),
 ]
+JobsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="QUEUE",
+        help="A queue or glob to enqueue into and to read; repeatable.",
+    ),
+]
+JobsAdmin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--jobs-admin",
+        metavar="QUEUE",
+        help="A queue or glob whose jobs may also be retried, cancelled and pruned, and that may "
+        "be paused, limited and scheduled for; repeatable.",
+    ),
+]
 
 
 class Created(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,6 +96,8 @@ class TokenLine(msgspec.Struct, frozen=True):
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     admin: tuple[str, ...]
+    jobs: tuple[str, ...]
+    jobs_admin: tuple[str, ...]
     expires: str | None
     status: str
 
@@ -96,6 +116,7 @@ class Revoked(msgspec.Struct, frozen=True):
         "penstock tokens create shop --publish orders",
         "penstock tokens create screen --subscribe 'canvas-*' --expires 30d",
         "penstock tokens create prometheus --subscribe penstock.delivery",
+        "penstock tokens create web --jobs mails --jobs reports",
     ),
 )
 def create_token(
@@ -104,6 +125,8 @@ def create_token(
     publish: Publish = None,
     subscribe: Subscribe = None,
     admin: Admin = None,
+    jobs: JobsOption = None,
+    jobs_admin: JobsAdmin = None,
     expires: Annotated[
         str | None,
         typer.Option("--expires", metavar="DURATION", help="How long it is good for: 12h, 30d."),
@@ -124,11 +147,14 @@ def create_token(
         publish=tokens_file.check_patterns(tuple(publish or ()), "--publish"),
         subscribe=tokens_file.check_patterns(tuple(subscribe or ()), "--subscribe"),
         admin=tokens_file.check_patterns(tuple(admin or ()), "--admin"),
+        jobs=tokens_file.check_patterns(tuple(jobs or ()), "--jobs"),
+        jobs_admin=tokens_file.check_patterns(tuple(jobs_admin or ()), "--jobs-admin"),
         expires=until,
     )
-    if not (entry.publish or entry.subscribe or entry.admin):
+    if not any((entry.publish, entry.subscribe, entry.admin, entry.jobs, entry.jobs_admin)):
         raise InvalidInput(
-            "This token would allow nothing.", hint="Pass --publish, --subscribe or --admin."
+            "This token would allow nothing.",
+            hint="Pass --publish, --subscribe, --admin, --jobs or --jobs-admin.",
         )
     with _editing(path) as tokens:
         if name in tokens.keys:
@@ -154,6 +180,8 @@ def list_tokens(session: Session, file: File = None) -> None:
             key.publish,
             key.subscribe,
             key.admin,
+            key.jobs,
+            key.jobs_admin,
             None if key.expires is None else key.expires.isoformat(),
             "revoked" if name in found.revoked else _status(key.expires, now),
         )
@@ -163,13 +191,15 @@ def list_tokens(session: Session, file: File = None) -> None:
         table.print_json(lines)
         return
     table.print_table(
-        ("token", "publish", "subscribe", "admin", "expires", "status"),
+        ("token", "publish", "subscribe", "admin", "jobs", "jobs admin", "expires", "status"),
         (
             (
                 line.name,
                 " ".join(line.publish),
                 " ".join(line.subscribe),
                 " ".join(line.admin),
+                " ".join(line.jobs),
+                " ".join(line.jobs_admin),
                 line.expires or "",
                 line.status,
             )
@@ -220,6 +250,8 @@ def sign_token(
     publish: Publish = None,
     subscribe: Subscribe = None,
     admin: Admin = None,
+    jobs: JobsOption = None,
+    jobs_admin: JobsAdmin = None,
     expires: Annotated[
         str, typer.Option("--expires", metavar="DURATION", help="How long it is good for.")
     ] = JWT_TTL,
@@ -265,6 +297,8 @@ def sign_token(
             "publish": check_patterns(tuple(publish or ()), "--publish"),
             "subscribe": check_patterns(tuple(subscribe or ()), "--subscribe"),
             "admin": check_patterns(tuple(admin or ()), "--admin"),
+            "jobs": check_patterns(tuple(jobs or ()), "--jobs"),
+            "jobs_admin": check_patterns(tuple(jobs_admin or ()), "--jobs-admin"),
         },
     }
     prepared = prepare_key(read_secret(path, "key file"), path, settings.jwt_algorithm)

@@ -1,4 +1,4 @@
-"""What a client may do, by topic pattern."""
+"""What a client may do, by patterns of topics and of queues."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from penstock.errors import Forbidden, InvalidTopic
 from penstock.model import NAME_BYTES_MAX, RESERVED_PREFIX, Pattern
 
 EVERYTHING = ("*", f"{RESERVED_PREFIX}*")
+RIGHTS = ("publish", "subscribe", "admin", "jobs", "jobs_admin")
+"""As tokens name them; each is a tuple of patterns."""
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The rights of one token. Each is a tuple of topics and globs."""
+    """The rights of one token. Each is a tuple of topics and globs, or of queues and globs."""
 
     subject: str
     """Whom the token was made for: limits count by it."""
@@ -23,6 +25,11 @@ class Access(msgspec.Struct, frozen=True):
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
     """Topics that may be created, configured, trimmed and deleted."""
+    jobs: tuple[str, ...] = ()
+    """Queues whose jobs may be enqueued and read."""
+    jobs_admin: tuple[str, ...] = ()
+    """Queues whose jobs may also be retried, cancelled and pruned, and that may be paused,
+    limited and scheduled for."""
     expires_at: Micros | None = None
     token_id: str = ""
     """By which it can be revoked."""
@@ -36,16 +43,22 @@ class Access(msgspec.Struct, frozen=True):
     def check_admin(self, pattern: str) -> None:
         self._check(self.admin, pattern, "administer")
 
+    def check_jobs(self, queue: str) -> None:
+        self._check((*self.jobs, *self.jobs_admin), queue, "use the queue")
+
+    def check_jobs_admin(self, queue: str) -> None:
+        self._check(self.jobs_admin, queue, "administer the queue")
+
     def _check(self, granted: tuple[str, ...], wanted: str, verb: str) -> None:
         if len(wanted) > NAME_BYTES_MAX:
             # Before it is looked up: a name of megabytes is neither remembered nor repeated.
-            raise InvalidTopic(f"The topic name is longer than {NAME_BYTES_MAX} bytes.")
-        # The same words whether the topic exists or not: they must not tell.
+            raise InvalidTopic(f"The name is longer than {NAME_BYTES_MAX} bytes.")
+        # The same words whether it exists or not: they must not tell.
         if not any(covers(grant, wanted) for grant in granted):
             raise Forbidden(f"This token does not allow to {verb} {wanted!r}.")
 
 
-ALL_ACCESS = Access("local", EVERYTHING, EVERYTHING, EVERYTHING)
+ALL_ACCESS = Access("local", EVERYTHING, EVERYTHING, EVERYTHING, EVERYTHING, EVERYTHING)
 """Where no tokens are asked for: on loopback, unless told otherwise."""
 
 

@@ -28,6 +28,7 @@ from penstock.jobs.explain import Explanation
 from penstock.jobs.overview import Overview
 from penstock.jobs.producer import (
     LIST_LIMIT,
+    MANY_MAX,
     Events,
     Ids,
     Jobs,
@@ -141,6 +142,33 @@ class AsyncJobs:
                 since=since,
                 until=until,
                 before=before,
+                limit=limit,
+            )
+        )
+
+    async def ids(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,
+        state: State | str | Iterable[State | str] | None = None,
+        error: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        after: int = 0,
+        limit: int = MANY_MAX,
+    ) -> Ids:
+        """The ids alone, oldest first; `after` an id, to read on. For operations on many."""
+        return await self._call(
+            partial(
+                self._jobs.ids,
+                queue,
+                type=type,
+                state=state,
+                error=error,
+                since=since,
+                until=until,
+                after=after,
                 limit=limit,
             )
         )

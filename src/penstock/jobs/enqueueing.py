@@ -72,13 +72,13 @@ def encode_job(
         type,
         body,
         encoding,
-        _priority(priority),
-        _attempts(max_attempts, settings),
+        check_priority(priority),
+        check_attempts(max_attempts, settings),
         _run_at(delay, at, clock),
         None if deadline is None else as_micros(deadline),
-        None if timeout is None else _duration(timeout, "timeout"),
+        None if timeout is None else check_duration(timeout, "timeout"),
         unique_key,
-        None if unique_seconds is None else _duration(unique_seconds, "unique_seconds"),
+        None if unique_seconds is None else check_duration(unique_seconds, "unique_seconds"),
         on_conflict,
         _parents(after),
         on_parent_failure,
@@ -86,13 +86,13 @@ def encode_job(
     )
 
 
-def _priority(priority: int) -> int:
+def check_priority(priority: int) -> int:
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_MAX:
         raise InvalidInput(f"priority is a whole number, lower first, not {priority!r}.")
     return priority
 
 
-def _attempts(max_attempts: int | None, settings: Settings) -> int:
+def check_attempts(max_attempts: int | None, settings: Settings) -> int:
     if max_attempts is None:
         return settings.job_attempts_max
     if not isinstance(max_attempts, int) or not 1 <= max_attempts <= ATTEMPTS_MAX:
@@ -112,7 +112,7 @@ def _run_at(delay: float | None, at: datetime | float | None, clock: Clock) -> M
     return clock.now() + micros(delay) if delay else None
 
 
-def _duration(seconds: float, what: str) -> Micros:
+def check_duration(seconds: float, what: str) -> Micros:
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < 1e10:
         raise InvalidInput(f"{what} is a number of seconds above 0, not {seconds!r}.")
     return micros(seconds)

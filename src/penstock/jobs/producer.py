@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from penstock.clock import micros
 from penstock.errors import InvalidInput, JobNotFound
@@ -20,19 +23,24 @@ from penstock.job import (
     State,
     Worker,
     check_queue,
+    check_type,
 )
-from penstock.jobs.enqueueing import encode_job
+from penstock.jobs.enqueueing import check_priority, encode_job
 from penstock.jobs.explain import Explanation, explain
 from penstock.jobs.overview import Overview, look_over
 from penstock.jobs.prune import limits_of, prune_now
 from penstock.jobs.runtime import Runtime
 from penstock.jobs.waiting import number_of, numbers_of, result_of, wait_for
 from penstock.model import as_micros, check_count
+from penstock.ports import Transaction
 
 LIST_LIMIT = 100
 MANY_MAX = 1_000
 """Jobs changed in one transaction."""
 
+
+_changing = threading.Lock()
+"""What changes limits in this process: a group of writes would not see each other."""
 
 # `list` is a method below.
 Jobs_ = list[Job]
@@ -155,6 +163,23 @@ class Jobs:
         check_count(limit, "limit")
         filter = make_filter(queue, type, state, error, since, until)
         return self._open().store.jobs.find(filter, before=before, limit=limit)
+
+    def ids(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,
+        state: State | str | Iterable[State | str] | None = None,
+        error: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        after: int = 0,
+        limit: int = MANY_MAX,
+    ) -> Ids:
+        """The ids alone, oldest first; `after` an id, to read on. For operations on many."""
+        check_count(limit, "limit")
+        filter = make_filter(queue, type, state, error, since, until)
+        return self._open().store.jobs.find_ids(filter, after=after, limit=limit)
 
     def dead(
         self,
@@ -291,6 +316,7 @@ class Jobs:
 
     def set_priority(self, id: int, priority: int) -> bool:
         """False if it is not waiting for a worker any more."""
+        check_priority(priority)
         return self._open().committer.run(lambda tx: tx.jobs.set_priority(id, priority)).wait()
 
     def pause(self, queue: str) -> None:
@@ -316,13 +342,17 @@ class Jobs:
     def _change_limits(self, queue: str, **changes: Any) -> QueueLimits:
         runtime = self._open()
         check_queue(queue)
-        known = runtime.store.jobs.limits(queue)
-        values = {name: getattr(known, name) for name in known.__struct_fields__}
-        limits = QueueLimits(**{**values, **changes})
-        runtime.committer.run(
-            lambda tx: tx.jobs.set_limits(queue, limits, now=runtime.clock.now())
-        ).wait()
-        return limits
+        QueueLimits(**changes)
+
+        def change(tx: Transaction) -> QueueLimits:
+            # Here, where no other process can write: two that change different things at once
+            # must not undo each other.
+            limits = msgspec.structs.replace(runtime.store.jobs.limits(queue), **changes)
+            tx.jobs.set_limits(queue, limits, now=runtime.clock.now())
+            return limits
+
+        with _changing:
+            return runtime.committer.run(change).wait()
 
     def _for_all(
         self,
@@ -350,8 +380,8 @@ def make_filter(
 ) -> JobFilter:
     states = [state] if isinstance(state, (State, str)) else list(state or ())
     return JobFilter(
-        queue=queue,
-        type=type,
+        queue=None if queue is None else check_queue(queue),
+        type=None if type is None else check_type(type),
         states=tuple(_state(found) for found in states),
         error=error,
         created_after=None if since is None else as_micros(since),

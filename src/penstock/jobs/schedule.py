@@ -15,9 +15,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from penstock import codec
-from penstock.clock import SECOND, Micros, as_datetime, micros
+from penstock.clock import SECOND, Micros, as_datetime
 from penstock.errors import InvalidInput, ScheduleNotFound
 from penstock.job import Enqueued, Missed, NewJob, Schedule, check_queue, check_type
+from penstock.jobs.enqueueing import check_attempts, check_duration, check_priority
 from penstock.jobs.runtime import Runtime
 from penstock.model import check_name
 from penstock.ports import Transaction
@@ -66,9 +67,9 @@ class Schedules:
             missed,
             check_queue(queue),
             check_type(type),
-            priority,
-            max_attempts or settings.job_attempts_max,
-            None if timeout is None else micros(timeout),
+            check_priority(priority),
+            check_attempts(max_attempts, settings),
+            None if timeout is None else check_duration(timeout, "timeout"),
             encoding,
             body,
             now,

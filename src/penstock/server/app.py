@@ -19,7 +19,7 @@ from penstock.hub import Hub
 from penstock.protocol import Problem
 from penstock.server.guard import Guard, encode_error
 from penstock.server.limits import Connections
-from penstock.server.routes import admin, consumers, events, topics
+from penstock.server.routes import admin, consumers, events, jobs, schedules, topics
 from penstock.server.routes.context import Context, reply
 from penstock.server.routes.schema import build
 from penstock.server.routes.shapes import ErrorReply
@@ -52,7 +52,8 @@ def create_app(
     app = FastAPI(
         title="penstock",
         version=penstock.__version__,
-        description="Topics over HTTP. Live messages are at `/ws` and `/v1/topics/{topic}/events`.",
+        description="Topics and jobs over HTTP. Live messages are at `/ws` and "
+        "`/v1/topics/{topic}/events`.",
         # Its own pages load scripts from elsewhere, which needs the internet and trusts it.
         docs_url=None,
         redoc_url=None,
@@ -61,8 +62,8 @@ def create_app(
     )
     app.state.context = Context(hub, delivery, authenticator, connections)
     app.router.routes.append(Route(PublishRoute.path, PublishRoute(), methods=["POST"]))
-    for router in (topics.router, events.router, consumers.router, admin.router):
-        app.include_router(router)
+    for room in (topics, events, consumers, jobs, schedules, admin):
+        app.include_router(room.router)
     _add_pages(app)
     app.add_exception_handler(PenstockError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)

@@ -19,7 +19,7 @@ import jwt
 import msgspec
 
 from penstock.clock import Clock, SystemClock, micros, seconds
-from penstock.delivery.access import Access, Anybody, Authenticator, covers
+from penstock.delivery.access import RIGHTS, Access, Anybody, Authenticator, covers
 from penstock.errors import BadRequest, InvalidInput, InvalidSettings, Unauthorized
 from penstock.model import check_name
 from penstock.server import tokens_file
@@ -111,9 +111,7 @@ class Keyring:
         for name, key in tokens.keys.items():
             access = Access(
                 subject=name,
-                publish=key.publish,
-                subscribe=key.subscribe,
-                admin=key.admin,
+                **{right: getattr(key, right) for right in RIGHTS},
                 expires_at=key.expires_at,
                 token_id=f"{KEY_ID}{name}:{key.sha256[:16]}",
             )
@@ -145,6 +143,8 @@ class Rights(msgspec.Struct, frozen=True):
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    jobs_admin: tuple[str, ...] = ()
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -189,7 +189,7 @@ class SignedTokens:
             )
             claims = msgspec.convert(payload, Claims)
             check_name(claims.sub, "subject")
-            for right in ("publish", "subscribe", "admin"):
+            for right in RIGHTS:
                 check_patterns(getattr(claims.penstock, right), right)
             expires_at = micros(claims.exp + LEEWAY_SECONDS)
         except (jwt.PyJWTError, msgspec.ValidationError, InvalidInput):
@@ -202,9 +202,7 @@ class SignedTokens:
         rights = claims.penstock
         return Access(
             subject=claims.sub,
-            publish=rights.publish,
-            subscribe=rights.subscribe,
-            admin=rights.admin,
+            **{right: getattr(rights, right) for right in RIGHTS},
             expires_at=expires_at,
             token_id=JWT_ID + claims.jti,
         )
@@ -312,6 +310,6 @@ def refuse_token_in_url(query: str) -> None:
 def _grants_all(now: Access, then: Access) -> bool:
     return all(
         any(covers(grant, wanted) for grant in getattr(now, right))
-        for right in ("publish", "subscribe", "admin")
+        for right in RIGHTS
         for wanted in getattr(then, right)
     )

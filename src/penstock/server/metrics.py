@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from penstock.delivery.stats import DeliveryMetrics, Latency, TopicDelivery
 from penstock.health import Metrics
+from penstock.jobs.overview import Pace
 
 OPENMETRICS = "application/openmetrics-text"
 TEXT = "text/plain"
@@ -130,6 +131,17 @@ _QUEUE: tuple[tuple[str, str, Callable[[Metrics], float | None]], ...] = (
 )
 
 
+_STATES = ("pending", "scheduled", "waiting", "processing", "completed", "failed", "cancelled")
+
+_PACE: tuple[tuple[str, str, Callable[[Pace], float | None]], ...] = (
+    ("completed_per_second", "Completed in the last minute", lambda p: p.completed_per_second),
+    ("wait_p50_seconds", "From ready to started, half of them", lambda p: p.wait_p50_seconds),
+    ("wait_p95_seconds", "From ready to started, 95 of 100", lambda p: p.wait_p95_seconds),
+    ("run_p50_seconds", "From started to done, half of them", lambda p: p.run_p50_seconds),
+    ("run_p95_seconds", "From started to done, 95 of 100", lambda p: p.run_p95_seconds),
+)
+
+
 class Figures(Collector):
     """One moment's figures, as Prometheus' library wants them."""
 
@@ -152,6 +164,7 @@ class Figures(Collector):
             found = value(self._queue)
             if found is not None:
                 yield GaugeMetricFamily(f"penstock_queue_{name}", help, found)
+        yield from self._jobs()
         yield from self._ledger()
 
     def _ledger(self) -> Iterable[Metric]:
@@ -162,6 +175,34 @@ class Figures(Collector):
         for scope, count in self._queue.ledger_scopes.items():
             entries.add_metric([scope], count)
         yield entries
+
+    def _jobs(self) -> Iterable[Metric]:
+        found = self._queue.jobs
+        jobs = GaugeMetricFamily("penstock_jobs", "Jobs in a state", labels=["queue", "state"])
+        oldest = GaugeMetricFamily(
+            "penstock_job_oldest_pending_seconds", "Of the oldest ready job", labels=["queue"]
+        )
+        paused = GaugeMetricFamily("penstock_job_queue_paused", "1: it is", labels=["queue"])
+        alone = GaugeMetricFamily(
+            "penstock_job_queue_unattended", "1: ready jobs and no worker", labels=["queue"]
+        )
+        for queue in found.queues:
+            name = queue.queue
+            for state in _STATES:
+                jobs.add_metric([name, state], getattr(queue, state))
+            oldest.add_metric([name], queue.oldest_pending_seconds or 0.0)
+            paused.add_metric([name], queue.limits.is_paused)
+            alone.add_metric([name], name in found.unattended)
+        yield from (jobs, oldest, paused, alone)
+        for name, help, value in _PACE:
+            metric = GaugeMetricFamily(f"penstock_job_{name}", help, labels=["queue"])
+            for queue_name, pace in found.paces.items():
+                if (figure := value(pace)) is not None:
+                    metric.add_metric([queue_name], figure)
+            yield metric
+        yield GaugeMetricFamily(
+            "penstock_job_workers", "Processes that take jobs", float(found.workers)
+        )
 
     def _topics(self) -> Iterable[Metric]:
         topics = self._delivery.topics

@@ -8,6 +8,8 @@ sha256 = "9f86d0…"              # of the key; the key itself is nowhere
 publish = []
 subscribe = ["orders", "canvas-*"]
 admin = []
+jobs = ["mails"]                # queues to enqueue into and read
+jobs_admin = []                 # queues to retry, cancel, pause and limit
 expires = 2027-01-01T00:00:00Z  # optional
 ```
 
@@ -28,6 +30,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Micros, micros
+from penstock.delivery.access import RIGHTS
 from penstock.errors import InvalidInput, InvalidSettings
 from penstock.model import Pattern, check_name
 
@@ -51,6 +54,8 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    jobs_admin: tuple[str, ...] = ()
     expires: datetime | None = None
 
     @property
@@ -147,7 +152,7 @@ def render(tokens: TokensFile) -> str:
     lines = [_HEADING, f"revoked = {_toml(sorted(tokens.revoked))}"]
     for name, key in sorted(tokens.keys.items()):
         lines += ["", f"[keys.{_toml(name)}]", f"sha256 = {_toml(key.sha256)}"]
-        for right in ("publish", "subscribe", "admin"):
+        for right in RIGHTS:
             lines.append(f"{right} = {_toml(getattr(key, right))}")
         if key.expires is not None:
             lines.append(f"expires = {key.expires.isoformat()}")
@@ -162,7 +167,7 @@ def _toml(value: Any) -> str:
 def _check(path: Path, name: str, key: Key) -> None:
     try:
         check_name(name, "name of a key")
-        for right in ("publish", "subscribe", "admin"):
+        for right in RIGHTS:
             check_patterns(getattr(key, right), right)
         if not _SHA256.fullmatch(key.sha256):
             raise InvalidInput("sha256 is not 64 hexadecimal digits")
