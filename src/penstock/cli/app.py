@@ -12,6 +12,7 @@ from penstock.cli import (
     doctor,
     follow,
     health,
+    ledger,
     migrate,
     publish,
     serve,
@@ -81,6 +82,7 @@ serve.register(app, MESSAGES)
 work.register(app, JOBS)
 app.add_typer(topics.app, name="topics", rich_help_panel=PLACES)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=PLACES)
+app.add_typer(ledger.app, name="ledger", rich_help_panel=PLACES)
 health.register(app, OPERATING)
 doctor.register(app, OPERATING)
 backup.register(app, OPERATING)

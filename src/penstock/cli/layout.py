@@ -13,6 +13,7 @@ ORDER = (
     "work",
     "topics",
     "consumers",
+    "ledger",
     "health",
     "doctor",
     "backup",
