@@ -62,15 +62,16 @@ class Trap:
 
     def __init__(self, point: str) -> None:
         self.when, _, self.name = point.partition(":")
-        self._called: set[str] = set()
-        self._lock = threading.Lock()
+        # A transaction belongs to a thread from its begin to its commit.
+        self._called = threading.local()
         for name in METHODS:
             setattr(SqliteJobWriter, name, self._noting(name, getattr(SqliteJobWriter, name)))
         self._commit = SqliteWriter.commit
         trap = self
 
         def commit(writer: SqliteWriter) -> None:
-            is_it = trap.name in trap._called
+            is_it = trap.name in vars(trap._called)
+            vars(trap._called).clear()
             if is_it and trap.when == "before":
                 die()
             trap._commit(writer)
@@ -84,7 +85,7 @@ class Trap:
             found = real(writer, *arguments, **keywords)
             # What found nothing has changed nothing: it waits for the real one.
             if found or name in ("enter", "leave"):
-                self._called.add(name)
+                setattr(self._called, name, True)
             return found
 
         return call
@@ -92,7 +93,7 @@ class Trap:
     def in_transaction(self) -> None:
         """The next commit is that of a job's own transaction."""
         if self.name == "transaction":
-            self._called.add("transaction")
+            self._called.transaction = True
 
 
 def work(url: str, point: str) -> None:
