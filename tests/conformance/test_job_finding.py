@@ -203,3 +203,71 @@ def test_a_failure_of_a_megabyte_is_kept_and_read(desk: Desk) -> None:
 
     assert desk.get(number).failure == failure
     assert desk.last(number)["traceback"] == failure.traceback
+
+
+# Why a job is not running, and how the others fare
+
+
+def test_those_in_front_of_a_job_are_counted_up_to_a_limit(desk: Desk) -> None:
+    desk.put(*(new_job(priority=1) for _ in range(5)), new_job("other"))
+    last = desk.enqueue(priority=1)
+    desk.enqueue(priority=0)
+    desk.enqueue(priority=2)
+
+    assert desk.store.jobs.ahead(last, limit=100) == 6
+    assert desk.store.jobs.ahead(last, limit=3) == 3
+    desk.claim(4)
+    assert desk.store.jobs.ahead(last, limit=100) == 2
+    assert desk.store.jobs.ahead(99, limit=100) == 0
+
+
+def test_jobs_in_hand_are_told_with_their_tokens(desk: Desk) -> None:
+    """So that a worker whose commit had an unknown outcome finds what it has."""
+    desk.put(*(new_job() for _ in range(3)))
+    started, claimed = desk.take(), desk.claim()[0]
+    assert desk.store.jobs.held(desk.instance) == {
+        started.id: started.token,
+        claimed.id: claimed.token,
+    }
+    desk.complete(started)
+
+    assert desk.store.jobs.held(desk.instance) == {claimed.id: claimed.token}
+
+
+def test_it_is_told_when_a_rate_lets_out_the_next(desk: Desk, clock: FakeClock) -> None:
+    desk.put(*(new_job() for _ in range(9)))
+    assert desk.store.jobs.rate_wait("q") == 0
+    desk.limit(rate_max=3, rate_seconds=8)
+    assert desk.store.jobs.rate_wait("q") == 0
+    desk.claim(2)
+    clock.advance(1)
+    assert desk.store.jobs.rate_wait("q") == 0
+    assert len(desk.claim(5)) == 1
+    wait = desk.store.jobs.rate_wait("q")
+    clock.advance(wait / 1_000_000 - 0.000_001)
+    assert desk.claim(5) == []
+    clock.advance(0.000_001)
+
+    assert len(desk.claim(5)) == 2
+
+
+def test_recent_runs_are_those_that_completed_since(desk: Desk, clock: FakeClock) -> None:
+    runs = desk.store.jobs.recent_runs
+    assert runs(since=desk.at(-60), limit=100) == ([], desk.at(-60))
+    desk.done(State.COMPLETED)
+    clock.advance(100)
+    desk.enqueue("slow", delay=10)
+    clock.advance(15)
+    claim = desk.take("slow")
+    clock.advance(7)
+    desk.complete(claim)
+    desk.done(State.FAILED)
+
+    found, since = runs(since=desk.at(-60), limit=100)
+    (ran,) = found
+    assert (ran.queue, ran.at, since) == ("slow", desk.at(0), desk.at(-60))
+    assert (ran.ready_at, ran.started_at) == (desk.at(-12), desk.at(-7))
+    all_found, _ = runs(since=0, limit=100)
+    assert len(all_found) == 2
+    few, known_since = runs(since=0, limit=2)
+    assert (few, known_since) == ([], desk.at(0)), "of the last events only, and that is told"
