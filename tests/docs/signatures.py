@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import client
 from penstock.hub import Hub, connect
+from penstock.ledger.ledger import Ledger
 from penstock.topics.bus import Topics
 from penstock.topics.consumers import Consumers
 from penstock.topics.followers import Follower
@@ -19,6 +20,7 @@ PAGES: dict[str, tuple[Any, ...]] = {
     "topics.md": (Topics, Live),
     "consumers.md": (Follower, Consumers),
     "transactions.md": (HubTransaction,),
+    "ledger.md": (Ledger,),
     "client.md": (client.connect, client.is_remote, client.RemoteHub),
 }
 # Not called by users: the block's own end.
