@@ -487,3 +487,60 @@ def test_whoever_watches_is_told_of_each_outcome(memory: penstock.Hub) -> None:
         odd.enqueue_many(range(3))
         wait_until(lambda: total(memory) == {"completed": 2, "failed": 1}, "all are done")
     assert told == [("odd", None), ("odd", "ValueError"), ("odd", None)]
+
+
+# Limits
+
+
+def test_a_queue_at_its_limit_goes_on_as_soon_as_there_is_room(
+    memory: penstock.Hub,
+) -> None:
+    """Not once a second, when the keeper looks: ending and claiming are one transaction."""
+
+    @memory.job
+    async def step(n: int) -> None:
+        await asyncio.sleep(0)
+
+    memory.jobs.limit("default", concurrency=1)
+    step.enqueue_many(range(100))
+    with memory.start_workers({"default": 10}):
+        wait_until(lambda: total(memory) == {"completed": 100}, "all are done")
+
+
+def test_room_in_one_process_wakes_another(open_hub: OpenHub) -> None:
+    first, second = open_hub(), open_hub()
+    gate = Gate()
+    first.job(name="held")(gate.coroutine)
+    second.job(name="held", queue="other")(gate.coroutine)
+    first.jobs.limit("default", concurrency=1)
+    with first.start_workers({"default": 1}) as one, second.start_workers({"default": 1}) as two:
+        first.jobs.enqueue_many("default", "held", range(2))
+        wait_until(lambda: gate.begun, "one of them runs")
+        assert one.stats.running + two.stats.running == 1
+        gate.open.set()
+        wait_until(lambda: total(first) == {"completed": 2}, "both are done")
+
+
+def test_a_rate_is_used_up_without_waiting_for_the_next_look(memory: penstock.Hub) -> None:
+    @memory.job
+    async def step(n: int) -> None: ...
+
+    memory.jobs.limit("default", rate=1, per_seconds=0.02)
+    step.enqueue_many(range(60))
+    with memory.start_workers({"default": 10}):
+        # Looked for once a second, it would be a minute.
+        wait_until(lambda: total(memory) == {"completed": 60}, "all are done")
+
+
+def test_paused_queues_are_not_asked_for_again_and_again(memory: penstock.Hub) -> None:
+    """Failure mode 7: a look sees that there is nothing to have."""
+
+    @memory.job
+    async def step(n: int) -> None: ...
+
+    memory.jobs.pause("default")
+    step.enqueue_many(range(5))
+    store, now = memory._open().store, memory._open().clock.now()
+    assert not store.jobs.look(["default"], now=now)
+    memory.jobs.resume("default")
+    assert store.jobs.look(["default"], now=now)

@@ -101,10 +101,16 @@ class WorkerKeeper(Service):
 
     def _until_next(self) -> float:
         """Jobs that are due later are never held here: only the time of the next is known."""
-        next_at = self._runtime.store.jobs.next_at()
-        if next_at is None:
-            return LOOK_SECONDS
-        return max(0.001, (next_at - self._runtime.clock.now()) / 1_000_000)
+        jobs = self._runtime.store.jobs
+        next_at = jobs.next_at()
+        found = [LOOK_SECONDS]
+        if next_at is not None:
+            found.append((next_at - self._runtime.clock.now()) / 1_000_000)
+        queues = {queue for member in self._members() for queue in member.queues}
+        free_in = jobs.free_in(sorted(queues))
+        if free_in is not None:
+            found.append(free_in / 1_000_000)
+        return max(0.001, min(found))
 
     def _stop_cancelled(self) -> None:
         members = self._members()

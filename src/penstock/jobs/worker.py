@@ -209,6 +209,9 @@ class Worker:
         starting: list[Run] = []
         wanted: dict[str, int] = {}
         room: dict[str, Room] = {}
+        # A transaction that is made anyway may as well look for more: where a limit held jobs back,
+        # the one that has just ended makes room.
+        may_claim = self._may_claim or bool(answers or setbacks)
         if not self._is_stopping:
             now = self._loop.time()
             for bench in self._benches.values():
@@ -216,7 +219,7 @@ class Worker:
                 count, free = bench.room(now), bench.free - len(bench.begun)
                 taken = _next_to_start(bench, Room(count, free))
                 room[bench.queue] = Room(count - len(taken), free - len(taken))
-                if self._may_claim and (more := bench.wanted(now) - len(taken)) > 0:
+                if may_claim and (more := bench.wanted(now) - len(taken)) > 0:
                     wanted[bench.queue] = more
                 starting += taken
         claims = [run.claim for run in starting]
@@ -320,6 +323,8 @@ class Worker:
         if wanted:
             # Less than was asked for: the rest comes with the next wake.
             self._may_claim = any(got[queue] >= count for queue, count in wanted.items())
+            if not self._may_claim:
+                self._runtime.roster.rang()  # It may be a rate: the keeper knows when to look.
         if self._is_stopping:
             self.stop()
         else:

@@ -161,6 +161,9 @@ class JobReader(Protocol):
     def look(self, queues: Sequence[str], *, now: Micros) -> bool:
         """Whether there may be something to claim. Reads only, and takes microseconds."""
 
+    def free_in(self, queues: Sequence[str]) -> Micros | None:
+        """How long until rates may let more of the ready jobs of these queues be claimed."""
+
     def next_at(self) -> Micros | None:
         """When the next scheduled job is due; a time that has passed, if one is overdue."""
 

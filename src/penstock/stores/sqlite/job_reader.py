@@ -117,7 +117,13 @@ class SqliteJobReader:
         return QueueLimits() if row is None else _limits(*row)
 
     def look(self, queues: Sequence[str], *, now: Micros) -> bool:
-        return bool(self._pool.fetch(SQL["look"], (json.dumps(list(queues)), now))[0][0])
+        values = (json.dumps(list(queues)), now, self._leasing.now())
+        return bool(self._pool.fetch(SQL["look"], values)[0][0])
+
+    def free_in(self, queues: Sequence[str]) -> Micros | None:
+        now = self._leasing.now()
+        until = self._pool.fetch(SQL["rate_free_at"], (json.dumps(list(queues)), now))[0][0]
+        return None if until is None else until - now
 
     def next_at(self) -> Micros | None:
         at: Micros | None = self._pool.fetch(SQL["next_at"])[0][0]

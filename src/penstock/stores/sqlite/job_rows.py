@@ -68,6 +68,10 @@ class JobRows:
         for (queue, state), jobs in self._counted.items():
             if jobs:
                 self._connection.execute(SQL["count_jobs"], (queue, state, jobs))
+            if jobs < 0 and state is State.PROCESSING and not self.made_ready:
+                # Where a limit held others back, there is room now.
+                limits = fetch_one(self._connection, SQL["queue"], (queue,))
+                self.made_ready = limits is not None and limits[1] is not None
 
     def mark(self) -> tuple[Any, ...]:
         return self._counted.copy(), self.made_ready

@@ -280,10 +280,22 @@ DELETE FROM penstock_job_events WHERE job_id IN carray(?1);
 DELETE FROM penstock_job_unique WHERE job_id IN carray(?1);
 
 -- look --
+-- Ready jobs of a queue that is paused, or at its limit, are nothing to claim.
 SELECT EXISTS (
-    SELECT 1 FROM json_each(?1) q
+    SELECT 1 FROM json_each(?1) q LEFT JOIN penstock_job_queues l ON l.name = q.value
     WHERE EXISTS (SELECT 1 FROM penstock_job_ready r WHERE r.queue = q.value)
+    AND l.paused_at IS NULL
+    AND (l.concurrency_max IS NULL OR l.concurrency_max > (
+        SELECT total(n.jobs) FROM penstock_job_counts n WHERE n.queue = q.value AND n.state = 4))
+    AND (l.rate_max IS NULL OR l.rate_max > (
+        SELECT total(s.jobs) FROM penstock_job_rates s WHERE s.queue = q.value
+        AND s.until > ?3 AND s.until <= ?3 + 2000000 * l.rate_seconds))
 ) OR EXISTS (SELECT 1 FROM penstock_job_scheduled WHERE run_at <= ?2);
+
+-- rate_free_at --
+SELECT min(s.until) FROM json_each(?1) q JOIN penstock_job_rates s ON s.queue = q.value
+WHERE s.until > ?2
+AND EXISTS (SELECT 1 FROM penstock_job_ready r WHERE r.queue = q.value);
 
 -- next_at --
 SELECT min(run_at) FROM penstock_job_scheduled;
