@@ -103,7 +103,7 @@ def _shape(function: Callable[..., object]) -> list[tuple[object, ...]]:
     return [*shape, ("->", _plain(signature.return_annotation))]
 
 
-@pytest.mark.parametrize("room", ["topics", "consumers"])
+@pytest.mark.parametrize("room", ["topics", "consumers", "jobs", "schedules"])
 @pytest.mark.parametrize("world", ["sync", "aio"])
 def test_a_room_has_the_names_and_signatures_of_the_local_one(
     hub: RemoteHub, memory: penstock.Hub, room: str, world: str
@@ -136,9 +136,15 @@ def test_the_hub_has_the_local_ones_names(hub: RemoteHub, memory: penstock.Hub) 
     assert public <= {name for name in dir(hub) if not name.startswith("_")}
     for name in ("health", "metrics", "close"):
         assert _shape(getattr(penstock.Hub, name)) == _shape(getattr(RemoteHub, name))
-    for name in ("transaction", "connection", "diagnose", "backup", "restore", "new_generation"):
+    for name in (
+        *("transaction", "connection", "diagnose", "backup", "restore", "new_generation"),
+        *("job", "start_workers", "lock", "leader"),
+    ):
         with pytest.raises(Unsupported):
             getattr(hub, name)()
+    for name in ("ledger", "handlers"):
+        with pytest.raises(Unsupported):
+            getattr(hub, name)
 
 
 # Addresses

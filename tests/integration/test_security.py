@@ -85,6 +85,7 @@ ROUTES = [
     ("POST", "/v1/consumers/c/reset"),
     ("POST", "/v1/jobs"),
     ("GET", "/v1/jobs"),
+    ("GET", "/v1/jobs/ids"),
     ("POST", "/v1/jobs/retry"),
     ("POST", "/v1/jobs/cancel"),
     ("POST", "/v1/jobs/prune"),

@@ -16,7 +16,10 @@ import msgspec
 from penstock.client.addresses import SEPARATOR, Address, Addresses, parse_addresses
 from penstock.client.consumers import AsyncRemoteConsumers, RemoteConsumers
 from penstock.client.exchange import Exchange
+from penstock.client.jobs import AsyncRemoteJobs
+from penstock.client.jobs_bridge import RemoteJobs
 from penstock.client.portal import Portal
+from penstock.client.schedules import AsyncRemoteSchedules, RemoteSchedules
 from penstock.client.tokens import Token, Tokens
 from penstock.client.topics import AsyncRemoteTopics, RemoteTopics
 from penstock.errors import Forbidden, HubClosed, Unsupported
@@ -58,6 +61,8 @@ class AsyncRemoteHub:
         self._close = close
         self.topics = AsyncRemoteTopics(open_exchange)
         self.consumers = AsyncRemoteConsumers(open_exchange)
+        self.jobs = AsyncRemoteJobs(open_exchange)
+        self.schedules = AsyncRemoteSchedules(open_exchange)
 
     async def presence(self, topic: str) -> Members:
         """Who is present on a topic."""
@@ -84,7 +89,7 @@ class AsyncRemoteHub:
 
 
 class RemoteHub:
-    """Topics and consumers of a server. Thread-safe; connects at the first use, and again
+    """Topics, consumers and jobs of a server. Thread-safe; connects at the first use, and again
     whenever the connection is lost."""
 
     def __init__(
@@ -112,6 +117,10 @@ class RemoteHub:
         """Publish, read, follow, subscribe; create, configure, list, delete, trim."""
         self.consumers = RemoteConsumers(self._bridge, self.aio.consumers)
         """Named consumers and their watermarks."""
+        self.jobs = RemoteJobs(self._bridge, self.aio.jobs)
+        """Enqueue jobs, look at them, cancel, retry, pause, limit."""
+        self.schedules = RemoteSchedules(self._bridge, self.aio.schedules)
+        """Jobs that are enqueued by the clock."""
         _hubs.add(self)
 
     @property
@@ -139,6 +148,12 @@ class RemoteHub:
     backup = _only_local("backups")
     restore = _only_local("backups")
     new_generation = _only_local("generations")
+    job = _only_local("handlers")
+    start_workers = _only_local("workers")
+    lock = _only_local("locks")
+    leader = _only_local("leaders")
+    handlers = property(_only_local("handlers"))
+    ledger = property(_only_local("ledger"))
 
     def close(self) -> None:
         """End the connections. What was acknowledged is on the server's disk."""

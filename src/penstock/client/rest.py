@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,7 +21,9 @@ RETRY_SECONDS: Final = 0.1
 REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
 TRY_AGAIN: Final = frozenset({502, 503, 504})
 
-Parameters = Mapping[str, str | int | float | None]
+Value = str | int | float
+Parameters = Mapping[str, Value | None] | Sequence[tuple[str, Value]]
+"""A list, where a name may come several times."""
 
 
 class Rest:
@@ -89,7 +91,10 @@ class Rest:
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=self._settings.client_timeout_seconds)
             self._keeper = asyncio.ensure_future(self._keep(self._client))
-        given = {k: v for k, v in (parameters or {}).items() if v is not None}
+        pairs = parameters.items() if isinstance(parameters, Mapping) else parameters or ()
+        given: list[tuple[str, str | int | float | bool | None]] = [
+            (name, value) for name, value in pairs if value is not None
+        ]
         content = None if body is None else msgspec.json.encode(body)
         is_second = False
         while True:

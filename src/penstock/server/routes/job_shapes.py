@@ -154,6 +154,10 @@ class JobsReply(msgspec.Struct, frozen=True):
     """False: there are more; ask again with `before` and the last id."""
 
 
+class IdsReply(msgspec.Struct, frozen=True):
+    ids: list[int]
+
+
 class EventReply(msgspec.Struct, frozen=True):
     """One line of a job's history."""
 

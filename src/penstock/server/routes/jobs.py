@@ -36,6 +36,7 @@ from penstock.server.routes.job_shapes import (
     EventReply,
     ExplanationReply,
     HistoryReply,
+    IdsReply,
     JobReply,
     JobsReply,
     LimitsRequest,
@@ -161,20 +162,10 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 100,
 ) -> Response:
     context = context_of(request)
-    access = context.access(request)
-    queues: list[str | None]
-    if queue is not None:
-        access.check_jobs(queue)
-        queues = [queue]
-    elif _may_all((*access.jobs, *access.jobs_admin)):
-        queues = [None]
-    else:
-        known = await context.hub.aio.jobs.stats()
-        queues = [found.queue for found in known if may_use(access, found.queue)]
-    wanted = {"type": type, "state": state, "error": error, "since": since, "until": until}
+    wanted: dict[str, Any] = {"type": type, "state": state, "error": error, "since": since, "until": until}
     merged: list[Job] = []
     floor = 0
-    for name in queues:
+    for name in await _queues(context, context.access(request), queue):
         found, is_all = await _read(context, name, wanted, before, limit)
         merged += found
         if not is_all:
@@ -189,6 +180,40 @@ async def list_jobs(
         size += len(job.body) + len(job.raw_result or b"")
         shown.append(JobReply.of(job))
     return reply(JobsReply(shown, not floor and len(shown) == len(merged)))
+
+
+@router.get(
+    "/v1/jobs/ids",
+    **describe("The ids alone, oldest first", ok={200: IdsReply}),
+)
+async def list_ids(
+    request: Request,
+    queue: Annotated[str | None, Query()] = None,
+    type: Annotated[str | None, Query()] = None,
+    state: Annotated[list[StateName] | None, Query(description="Repeatable.")] = None,
+    error: Annotated[str | None, Query(description="Part of the last failure.")] = None,
+    since: Moment = None,
+    until: Moment = None,
+    after: Annotated[int, Query(ge=0, le=ID_MAX, description="Ids above this.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = LIST_MAX,
+) -> Response:
+    context = context_of(request)
+    wanted: dict[str, Any] = {"type": type, "state": state, "error": error, "since": since, "until": until}
+    found: list[int] = []
+    for name in await _queues(context, context.access(request), queue):
+        found += await context.hub.aio.jobs.ids(name, after=after, limit=limit, **wanted)
+    return reply(IdsReply(sorted(found)[:limit]))
+
+
+async def _queues(context: Context, access: Access, queue: str | None) -> list[str | None]:
+    """Those to look through: the one that was named, or all that the token may use. None: all."""
+    if queue is not None:
+        access.check_jobs(queue)
+        return [queue]
+    if _may_all((*access.jobs, *access.jobs_admin)):
+        return [None]
+    known = await context.hub.aio.jobs.stats()
+    return [found.queue for found in known if may_use(access, found.queue)]
 
 
 async def _read(
