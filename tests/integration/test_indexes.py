@@ -98,11 +98,11 @@ def statements() -> dict[str, str]:
         if f"{file}.{name}" != "jobs.job"
     }
     found |= {f"runs.{name}": sql for name, sql in RUNS.items()}
-    for state in (State.FAILED, State.PROCESSING):
-        ids = _TABLES[state][1]
-        found[f"found.{state.name.lower()}"] = (
-            f"{JOB} WHERE j.id IN ({ids}) ORDER BY j.id DESC LIMIT ?1"
-        )
+    for state, (condition, ids) in _TABLES.items():
+        name, end = state.name.lower(), "ORDER BY j.id DESC LIMIT ?1"
+        found[f"found.many_{name}"] = f"{JOB} WHERE ({condition}) {end}"
+        if ids is not None:
+            found[f"found.{name}"] = f"{JOB} WHERE ({condition}) AND j.id IN ({ids}) {end}"
     return {name: sql for name, sql in found.items() if WHOLE.match(sql)}
 
 
@@ -124,7 +124,15 @@ def test_a_query_takes_its_way(plans: dict[str, str], name: str) -> None:
     assert WAYS[name] in plans[name]
 
 
-@pytest.mark.parametrize("file", ["jobs", "schedules", "ledger", "runs", "found"])
+@pytest.mark.parametrize("state", list(State))
+def test_the_newest_of_many_jobs_are_found_in_order(plans: dict[str, str], state: State) -> None:
+    """J7: by going through the newest, not by sorting all there are."""
+    plan = plans[f"found.many_{state.name.lower()}"]
+    assert plan.startswith("SCAN j\n")
+    assert "TEMP B-TREE" not in plan
+
+
+@pytest.mark.parametrize("file", ["jobs", "schedules", "ledger", "runs"])
 def test_nothing_walks_through_a_table_that_grows(plans: dict[str, str], file: str) -> None:
     """J2: a claim, an answer or a look costs the same beside a million other jobs."""
     walked = {

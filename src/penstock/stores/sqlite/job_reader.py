@@ -43,16 +43,18 @@ soon met on the way through all jobs."""
 JOB = f"{SQL['job']} {SQL['job_tables']} {SQL['job_worker']}"
 JOB_IDS = f"SELECT j.id {SQL['job_tables']}"
 
+# `coalesce` keeps SQLite from beginning with these tables, and sorting all they have, where the
+# newest jobs are asked for: the way through all jobs has them in order.
 # The words of the index of those that ended badly, so that it is taken.
 _BAD = "SELECT job_id FROM penstock_job_finished WHERE state > 5"
 _TABLES = {
-    State.PENDING: ("r.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_ready"),
-    State.SCHEDULED: ("s.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_scheduled"),
-    State.WAITING: ("w.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_waiting"),
-    State.PROCESSING: ("c.job_id IS NOT NULL", "SELECT job_id FROM penstock_job_claims"),
-    State.FAILED: ("f.state = 6", f"{_BAD} AND state = 6"),
-    State.CANCELLED: ("f.state = 7", f"{_BAD} AND state = 7"),
-    State.COMPLETED: ("f.state = 5", None),
+    State.PENDING: ("coalesce(r.job_id, 0) > 0", "SELECT job_id FROM penstock_job_ready"),
+    State.SCHEDULED: ("coalesce(s.job_id, 0) > 0", "SELECT job_id FROM penstock_job_scheduled"),
+    State.WAITING: ("coalesce(w.job_id, 0) > 0", "SELECT job_id FROM penstock_job_waiting"),
+    State.PROCESSING: ("coalesce(c.job_id, 0) > 0", "SELECT job_id FROM penstock_job_claims"),
+    State.FAILED: ("coalesce(f.state, 0) = 6", f"{_BAD} AND state = 6"),
+    State.CANCELLED: ("coalesce(f.state, 0) = 7", f"{_BAD} AND state = 7"),
+    State.COMPLETED: ("coalesce(f.state, 0) = 5", None),
 }
 
 
