@@ -206,8 +206,9 @@ class AsyncCrew:
         return worker is not None and worker.is_failing
 
     def _on_bell(self) -> bool:
+        found = self.look()
         self._runtime.roster.rang()
-        return self.look()
+        return found
 
     def _wake(self) -> None:
         self._is_waking = False

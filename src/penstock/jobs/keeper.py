@@ -24,6 +24,7 @@ RENEWALS = 3
 LOOK_SECONDS = 1.0
 """How often jobs that were asked to stop, and jobs that have become due, are looked for without
 a bell."""
+YIELD_SECONDS = 0.01
 BELL_SECONDS = 0.05
 """How soon after a bell."""
 
@@ -89,6 +90,11 @@ class WorkerKeeper(Service):
         for member in self._members():
             member.look()
         return min(LOOK_SECONDS, lease / RENEWALS / 1_000_000, self._until_next())
+
+    def _pause(self, seconds: float) -> None:
+        super()._pause(seconds)
+        # After a bell the workers come first: they want the interpreter now.
+        self._stopping.wait(YIELD_SECONDS)
 
     def _on_stop(self) -> None:
         """After the last answer."""
