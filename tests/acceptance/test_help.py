@@ -53,6 +53,7 @@ def test_all_commands_promised_are_there() -> None:
     groups = {
         "topics": ("list", "show", "create", "configure", "delete", "trim"),
         "consumers": ("list", "show", "seek", "delete"),
+        "ledger": ("list", "show", "count", "stats", "forget", "prune"),
         "migrate": ("status", "up", "down"),
         "tokens": ("create", "list", "revoke", "jwt"),
     }

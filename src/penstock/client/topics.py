@@ -45,6 +45,7 @@ from penstock.topics.bus import READ_LIMIT, Topics_
 from penstock.topics.listener import AsyncCallback, AsyncListener, Listener
 from penstock.topics.positions import check_on_trimmed
 from penstock.topics.publishing import check_publishable, refuse_with_conflate
+from penstock.topics.sieve import KeyOf, OnError
 from penstock.topics.subscription import AsyncLive, Live
 
 PAGE = 1_000
@@ -202,8 +203,11 @@ class AsyncRemoteTopics:
         start: Start | Position = "latest",
         on_trimmed: OnTrimmed = "raise",
         standby: bool = False,
+        idempotent: bool | KeyOf = False,
+        on_error: OnError = "process",
     ) -> AsyncRemoteFollower:
         """Messages of a topic or glob for a named consumer, which resumes where it was."""
+        _refuse_idempotent(idempotent)
         feed = _durable_feed(self._open(), topic, consumer, start, on_trimmed, standby)
         return AsyncRemoteFollower(self._open, feed)
 
@@ -443,11 +447,14 @@ class RemoteTopics:
         start: Start | Position = "latest",
         on_trimmed: OnTrimmed = "raise",
         standby: bool = False,
+        idempotent: bool | KeyOf = False,
+        on_error: OnError = "process",
     ) -> RemoteFollower:
         """Messages of a topic or glob for a named consumer, which resumes where it was.
 
         At least once, in order. One follower at a time holds the name; `standby` waits for it.
         """
+        _refuse_idempotent(idempotent)
         portal, exchange = self._bridge()
         feed = _durable_feed(exchange, topic, consumer, start, on_trimmed, standby)
         portal.run(_opened(exchange, feed))
@@ -588,6 +595,14 @@ def _live_feed(
         messages_max=exchange.settings.subscriber_buffer_max,
         bytes_max=exchange.settings.client_buffer_bytes_max,
     )
+
+
+def _refuse_idempotent(idempotent: bool | KeyOf) -> None:
+    if idempotent is not False:
+        raise Unsupported(
+            "A remote follower does not ask the ledger.",
+            hint="Follow with idempotent=True in a process beside the file.",
+        )
 
 
 def _durable_feed(
