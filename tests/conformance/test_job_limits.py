@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.job import QueueLimits, State
+from penstock.job import Answer, QueueLimits, State
+from penstock.ports import Transaction
 from penstock.testing import FakeClock
 from tests.conformance.desk import Desk, new_job
 from tests.conformance.places import Place
@@ -203,3 +204,44 @@ def test_late_jobs_use_nothing_of_the_rate(desk: Desk, clock: FakeClock) -> None
     clock.advance(1)
 
     assert len(desk.claim(9)) == 2
+
+
+def test_a_look_knows_the_limits(full: Desk, clock: FakeClock) -> None:
+    """Failure mode 7: no herd on the lock for jobs that nobody may have."""
+
+    def look() -> bool:
+        return full.store.jobs.look(["q"], now=clock.now())
+
+    assert look() is True
+    full.limit(is_paused=True)
+    assert look() is False
+    full.limit(concurrency_max=2)
+    assert look() is True
+    claims = full.take_many(2)
+    assert look() is False
+    full.complete(claims[0])
+    assert look() is True
+    full.limit(rate_max=3, rate_seconds=4)
+    assert len(full.claim(9)) == 3
+    assert look() is False
+    wait = full.store.jobs.free_in(["q", "none"])
+    assert wait == full.store.jobs.rate_wait("q")
+    clock.advance(wait / 1_000_000)
+
+    assert (look(), full.store.jobs.free_in(["q"])) == (True, None)
+
+
+@pytest.mark.parametrize("limit", [1, None])
+def test_room_under_a_limit_wakes_the_workers(full: Desk, limit: int | None) -> None:
+    """And where there is no limit, nobody is woken for nothing."""
+    full.limit(concurrency_max=limit)
+    claim = full.take()
+    seen: list[Transaction] = []
+
+    def complete(tx: Transaction) -> None:
+        now = full.at(0)
+        tx.jobs.complete([Answer(claim.id, claim.token)], now=now, result_until=now)
+        seen.append(tx)
+
+    full.write(complete)
+    assert seen[0].jobs.made_ready is (limit is not None)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.job import State
+from penstock.job import State, Worker
+from penstock.ports import Transaction
 from penstock.testing import FakeClock
 from tests.conformance.desk import LEASE_SECONDS, Desk, new_job
 from tests.conformance.places import Place
@@ -144,6 +145,24 @@ def test_a_renewed_lease_keeps_the_jobs(desk: Desk, clock: FakeClock) -> None:
         desk.enter()
 
     assert desk.complete(claim) == [claim.id]
+
+
+def test_one_whose_lease_has_run_out_gets_nothing_until_it_has_entered_again(
+    desk: Desk, clock: FakeClock
+) -> None:
+    """It was suspended: what it took now, any other would take from it at once."""
+    number = desk.enqueue()
+    desk.enter()
+    clock.advance(LEASE_SECONDS)
+    assert (desk.claimed(), desk.state(number)) == ([], State.PENDING)
+
+    def enter(tx: Transaction) -> bool:
+        worker = Worker(desk.instance.id, "desk", {"q": 1}, desk.at(0))
+        tx.jobs.enter(worker, lease_seconds=30, now=desk.at(0))
+        return tx.jobs.made_ready
+
+    assert [desk.write(enter), desk.write(enter)] == [True, False], "it hears that it may"
+    assert desk.claimed() == [number]
 
 
 def test_a_wall_clock_that_jumps_loses_no_lease(desk: Desk, clock: FakeClock) -> None:

@@ -104,6 +104,8 @@ class JobModel:
 
     def claim(self, worker: int, queue: str, count: int) -> list[int]:
         """The ids that must come. The token is told afterwards."""
+        if self.is_lost(self.workers[worker]):
+            return []
         for job in self.jobs.values():
             if job.state == State.SCHEDULED and job.run_at is not None and job.run_at <= self.now:
                 job.state = State.PENDING

@@ -67,7 +67,8 @@ class JobWriter(Protocol):
         limits hold over all processes, and whatever ends: not more than `concurrency_max` in
         anybody's hands, not more than `rate_max` in any `rate_seconds`, none while it is paused.
         One whose deadline has passed fails instead of being handed out. An attempt does not begin
-        before `start`.
+        before `start`. A process whose lease has run out gets nothing until it has entered again:
+        it would be taken away at once.
         """
 
     def start(self, claims: Sequence[Claim], *, now: Micros) -> list[int]:
@@ -159,7 +160,8 @@ class JobReader(Protocol):
     def limits(self, queue: str) -> QueueLimits: ...
 
     def look(self, queues: Sequence[str], *, now: Micros) -> bool:
-        """Whether there may be something to claim. Reads only, and takes microseconds."""
+        """Whether there may be something to claim: jobs that are ready or due, of a queue that is
+        not paused or at its limits. Reads only, and takes microseconds."""
 
     def free_in(self, queues: Sequence[str]) -> Micros | None:
         """How long until rates may let more of the ready jobs of these queues be claimed."""

@@ -46,6 +46,9 @@ class JobHands(JobRows):
     # Out
 
     def claim(self, instance: Instance, wanted: Mapping[str, int], *, now: Micros) -> list[Claim]:
+        until = fetch_value(self._connection, SQL["lease"], (instance.id,))
+        if until is not None and until <= self._leasing.now():
+            return []
         self._stage(now)
         claims: list[Claim] = []
         token = 0
@@ -114,11 +117,11 @@ class JobHands(JobRows):
         now = self._leasing.now()
         # What would count for longer than it can was handed out before a reboot, or under
         # another rate.
-        self._connection.execute(SQL["forget_spent"], (queue, now, now + rate + rate // RATE_STEPS))
+        self._connection.execute(SQL["forget_spent"], (queue, now, now + rate + _step(rate)))
         return int(fetch_value(self._connection, SQL["spent"], (queue,)))
 
     def _spend(self, queue: str, jobs: int, rate: Micros) -> None:
-        step = max(1, rate // RATE_STEPS)
+        step = _step(rate)
         until = (self._leasing.now() // step + 1) * step + rate
         self._connection.execute(SQL["spend"], (queue, until, jobs))
 
@@ -208,6 +211,10 @@ class JobHands(JobRows):
     # Workers that come, stay and go
 
     def enter(self, worker: Worker, *, lease_seconds: float, now: Micros) -> None:
+        until = fetch_value(self._connection, SQL["lease"], (worker.instance,))
+        if until is None or until <= self._leasing.now():
+            # It may claim now.
+            self.made_ready = True
         until = self._leasing.now() + micros(lease_seconds)
         values = (
             *(worker.instance, worker.name, self._leasing.boot_id, until),
@@ -280,6 +287,10 @@ def is_lost(instance: int, boot: str | None, until: Micros | None, leasing: Leas
     if boot is None or until is None:
         return instance == NOBODY or not leasing.liveness.is_alive(instance)
     return not is_alive(instance, boot, leasing) or until <= leasing.now()
+
+
+def _step(rate: Micros) -> Micros:
+    return max(1, rate // RATE_STEPS)
 
 
 def _claim(queue: str, token: int, row: Sequence[Any]) -> Claim:

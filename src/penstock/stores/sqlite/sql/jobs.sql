@@ -175,6 +175,9 @@ ON CONFLICT (instance) DO UPDATE SET
     lease_until = excluded.lease_until, boot_id = excluded.boot_id, queues = excluded.queues,
     seen_at = excluded.seen_at, types = excluded.types;
 
+-- lease --
+SELECT lease_until FROM penstock_workers WHERE instance = ?;
+
 -- leave_worker --
 DELETE FROM penstock_workers WHERE instance = ?;
 
@@ -289,7 +292,7 @@ SELECT EXISTS (
         SELECT total(n.jobs) FROM penstock_job_counts n WHERE n.queue = q.value AND n.state = 4))
     AND (l.rate_max IS NULL OR l.rate_max > (
         SELECT total(s.jobs) FROM penstock_job_rates s WHERE s.queue = q.value
-        AND s.until > ?3 AND s.until <= ?3 + 2000000 * l.rate_seconds))
+        AND s.until > ?3 AND s.until <= ?3 + 1000000 * l.rate_seconds * 65 / 64 + 1))
 ) OR EXISTS (SELECT 1 FROM penstock_job_scheduled WHERE run_at <= ?2);
 
 -- rate_free_at --
