@@ -57,7 +57,7 @@ def test_all_commands_promised_are_there() -> None:
         "migrate": ("status", "up", "down"),
         "tokens": ("create", "list", "revoke", "jwt"),
     }
-    single = ("publish", "follow", "serve", "health", "doctor", "backup", "restore")
+    single = ("publish", "follow", "serve", "work", "health", "doctor", "backup", "restore")
     in_groups = [f"{group} {verb}" for group, verbs in groups.items() for verb in verbs]
     assert set(COMMANDS) == {f"penstock {name}" for name in (*single, *in_groups)}
 

@@ -66,7 +66,7 @@ def _section(path: str, command: Any) -> str:
     options = [
         p
         for p in command.params
-        if p.param_type_name == "option" and p.rich_help_panel != OPTIONS_PANEL
+        if p.param_type_name == "option" and p.rich_help_panel != OPTIONS_PANEL and not p.hidden
     ]
     usage = " ".join((path, *(_argument(argument) for argument in arguments)))
     lines = [f"## {path}\n", f"```\n{usage}{' [OPTIONS]' if options else ''}\n```\n"]

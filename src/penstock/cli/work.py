@@ -70,7 +70,9 @@ def work(
         bool,
         typer.Option("--check", help="Show handlers and queues, and end.", show_default=False),
     ] = False,
-    is_child: Annotated[bool, typer.Option("--one-of-many", hidden=True)] = False,
+    is_child: Annotated[
+        bool, typer.Option("--one-of-many", help="Started by --processes.", hidden=True)
+    ] = False,
 ) -> None:
     """Do jobs, until Ctrl-C or SIGTERM.
 
