@@ -8,6 +8,10 @@ from typing import Any
 
 from penstock import client
 from penstock.hub import Hub, connect
+from penstock.jobs.context import JobContext
+from penstock.jobs.producer import Jobs
+from penstock.jobs.registry import JobFunction
+from penstock.jobs.schedule import Schedules
 from penstock.ledger.ledger import Ledger
 from penstock.topics.bus import Topics
 from penstock.topics.consumers import Consumers
@@ -20,11 +24,14 @@ PAGES: dict[str, tuple[Any, ...]] = {
     "topics.md": (Topics, Live),
     "consumers.md": (Follower, Consumers),
     "transactions.md": (HubTransaction,),
+    "jobs.md": (JobFunction, JobContext, Jobs, Schedules),
     "ledger.md": (Ledger,),
     "client.md": (client.connect, client.is_remote, client.RemoteHub),
 }
 # Not called by users: the block's own end.
 INTERNAL = {"HubTransaction.commit", "HubTransaction.rollback", "HubTransaction.expire"}
+# The worker's own, and the handler's.
+INTERNAL |= {"JobFunction.runtime", "JobContext.stop"}
 # What a remote hub refuses; the page lists it in one sentence.
 INTERNAL |= {
     f"RemoteHub.{name}"

@@ -106,6 +106,8 @@ def run_command(step: dict[str, Any], environ: dict[str, str]) -> None:
 
 def main() -> int:
     plan = json.load(sys.stdin)
+    # As in a reader's own session: what a page has written to a file can be imported.
+    sys.path.insert(0, "")
     binaries = str(Path(sys.executable).parent)
     environ = {
         **os.environ,

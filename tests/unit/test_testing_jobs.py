@@ -356,3 +356,15 @@ def test_a_programs_hub_gets_a_fake_clock_for_a_while(clock: FakeClock) -> None:
             assert drain(hub).completed == 1
         assert hub._clock is not clock
         assert drain(hub) == Drained()
+
+
+def test_many_of_a_unique_handler_meet_each_other(hub: penstock.Hub) -> None:
+    """J6: the key holds however a job is enqueued."""
+
+    @hub.job(unique=True, on_conflict="return")
+    def index(payload: str) -> None: ...
+
+    first, second, third = index.enqueue_many(["a", "b", "a"])
+    assert third.id == first.id != second.id
+    assert (first.duplicate, third.duplicate) == (False, True)
+    assert_enqueued(hub, index, count=2)

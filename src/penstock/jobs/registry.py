@@ -144,7 +144,10 @@ class JobFunction(Generic[P]):
         )
 
     def enqueue_many(self, payloads: Iterable[P]) -> list[Enqueued]:
+        """Many at once; one by one if the handler is `unique`, as each may meet another."""
         handler = self.handler
+        if handler.unique is not None:
+            return [self.enqueue(payload) for payload in payloads]
         return self._jobs.enqueue_many(
             handler.queue,
             handler.type,
