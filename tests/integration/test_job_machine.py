@@ -8,6 +8,7 @@ within bounds, histories that follow the table of transitions.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,9 +18,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+import penstock
 from penstock.clock import SECOND
 from penstock.errors import JobExists
-from penstock.job import Claim, Kind, State
+from penstock.job import TRANSITIONS, Claim, Kind, State
 from penstock.testing import FakeClock
 from tests.audit import audit_jobs
 from tests.conformance.desk import Desk, new_job
@@ -297,3 +299,14 @@ class JobMachine(RuleBasedStateMachine):
 
 TestJobs = JobMachine.TestCase
 TestJobs.settings = settings(max_examples=60, stateful_step_count=50)
+
+
+def test_a_way_that_is_not_in_the_table_is_not_gone(memory: penstock.Hub) -> None:
+    """The control: the store itself refuses what no rule above may find."""
+    writer = memory._open().store.open_writer()
+    with writer.transaction() as tx:
+        for way in itertools.product((None, *State), repeat=2):
+            if way not in TRANSITIONS:
+                with pytest.raises(AssertionError, match="no way leads from"):
+                    tx.jobs._move("q", *way)
+    writer.close()
