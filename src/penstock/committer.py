@@ -93,8 +93,13 @@ class Operation(msgspec.Struct, Generic[T]):
         if self.kind == Kind.APPEND:
             return any(message.idempotency_key is not None for message in self.items)
         if self.kind == Kind.ENQUEUE:
+            if len(self.items) == 1:  # The most of them, and asked for each.
+                return not self.items[0].is_plain
             return not all(job.is_plain for job in self.items)
         if self.kind == Kind.MARK:
+            # Asked for each mark, of which most stand alone.
+            if len(self.items) == 1:
+                return self.items[0].hash is not None
             return any(mark.hash is not None for mark in self.items)
         return True
 
@@ -155,16 +160,20 @@ class Committer(Service):
         assert jobs, "nothing to enqueue"
         return self._submit(Operation(None, jobs, Kind.ENQUEUE, done=_held_lock()))
 
-    def enqueue_async(self, jobs: Sequence[NewJob]) -> asyncio.Future[list[Enqueued]]:
-        assert jobs, "nothing to enqueue"
-        future: asyncio.Future[list[Enqueued]] = asyncio.Future()
-        self._submit(Operation(None, jobs, Kind.ENQUEUE, future))
+    def enqueue_one_async(self, job: NewJob) -> asyncio.Future[Enqueued]:
+        future: asyncio.Future[Enqueued] = asyncio.Future()
+        self._submit(Operation(None, (job,), Kind.ENQUEUE, future, True))
         return future
 
     def mark(self, marks: Sequence[NewMark]) -> Operation[list[bool]]:
         """Mark them in the ledger, in one transaction."""
         assert marks, "nothing to mark"
         return self._submit(Operation(None, marks, Kind.MARK, done=_held_lock()))
+
+    def mark_one_async(self, mark: NewMark) -> asyncio.Future[bool]:
+        future: asyncio.Future[bool] = asyncio.Future()
+        self._submit(Operation(None, (mark,), Kind.MARK, future, True))
+        return future
 
     def mark_async(self, marks: Sequence[NewMark]) -> asyncio.Future[list[bool]]:
         assert marks, "nothing to mark"

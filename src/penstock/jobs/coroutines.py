@@ -87,7 +87,7 @@ class AsyncJobs:
             after=after,
             on_parent_failure=on_parent_failure,
         )
-        return (await runtime.committer.enqueue_async([job]))[0]
+        return await runtime.committer.enqueue_one_async(job)
 
     async def enqueue_many(
         self,

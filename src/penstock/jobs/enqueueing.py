@@ -24,6 +24,9 @@ from penstock.settings import Settings
 
 REMEMBERED_MAX = 65_536
 PARENTS_MAX = 1_000
+# Asked for with each job, and typing takes its time to answer.
+ON_CONFLICT = get_args(OnConflict)
+ON_PARENT_FAILURE = get_args(OnParentFailure)
 
 _known: set[tuple[str, str]] = set()
 """Queues and types found good: each enqueue asks."""
@@ -63,9 +66,9 @@ def encode_job(
         check_key(unique_key)
     if unique_seconds is not None and unique_key is None:
         raise InvalidInput("unique_seconds needs a unique_key.")
-    if on_conflict not in get_args(OnConflict):
-        raise InvalidInput(f"on_conflict is one of {', '.join(get_args(OnConflict))}.")
-    if on_parent_failure not in get_args(OnParentFailure):
+    if on_conflict not in ON_CONFLICT:
+        raise InvalidInput(f"on_conflict is one of {', '.join(ON_CONFLICT)}.")
+    if on_parent_failure not in ON_PARENT_FAILURE:
         raise InvalidInput(f"on_parent_failure is 'cancel' or 'run', not {on_parent_failure!r}.")
     return NewJob(
         queue,
@@ -74,13 +77,13 @@ def encode_job(
         encoding,
         check_priority(priority),
         check_attempts(max_attempts, settings),
-        _run_at(delay, at, clock),
+        None if delay is None and at is None else _run_at(delay, at, clock),
         None if deadline is None else as_micros(deadline),
         None if timeout is None else check_duration(timeout, "timeout"),
         unique_key,
         None if unique_seconds is None else check_duration(unique_seconds, "unique_seconds"),
         on_conflict,
-        _parents(after),
+        () if after == () else _parents(after),
         on_parent_failure,
         schedule,
     )
