@@ -189,8 +189,9 @@ class HubTransaction:
         with self._mutex:
             transaction = self._begun()
             try:
-                if not transaction.ledger.mark([mark], now=runtime.clock.now())[0]:
-                    raise self._known(scope, key)
+                with transaction.savepoint():
+                    if not transaction.ledger.mark([mark], now=runtime.clock.now())[0]:
+                        raise self._known(scope, key)
             except LedgerError:
                 self._roll_back("closed")
                 raise

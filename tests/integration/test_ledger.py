@@ -32,6 +32,7 @@ from penstock.ledger.aio import AsyncLedger
 from penstock.ledger.ledger import Ledger
 from penstock.testing import FakeClock
 from tests.integration.test_aio import _names, assert_alike
+from tests.processes import in_fork
 from tests.waiting import wait_until
 
 OpenHub = Callable[..., penstock.Hub]
@@ -359,6 +360,15 @@ def test_a_block_can_find_out_that_its_claim_is_lost(hub: penstock.Hub) -> None:
 
     assert "claim_lost" in events
     assert hub.ledger.get("s", "k") is None
+
+
+def test_a_forked_child_leaves_its_parents_claim_alone(hub: penstock.Hub) -> None:
+    with hub.ledger.claim("s", "k") as claim:
+        assert in_fork(lambda: claim.__exit__(None, None, None)) == 0
+        assert hub.ledger.is_processed("s", "k") is False
+        with pytest.raises(InProgress), hub.ledger.claim("s", "k"):
+            pass
+    assert hub.ledger.is_processed("s", "k")
 
 
 def test_nothing_waits_for_the_transaction_it_is_in(memory: penstock.Hub) -> None:

@@ -56,7 +56,7 @@ class AsyncLedger:
         mark = make_mark(scope, key, ttl, payload)
         runtime = self._open()
         runtime.keep_up()
-        return (await runtime.committer.mark_async((mark,)))[0]
+        return await runtime.committer.mark_one_async(mark)
 
     async def mark_many(
         self, scope: str, keys: Iterable[str], *, ttl: float | None = None

@@ -7,6 +7,7 @@ given back. Whoever has lost it in between is told so, and changes nothing.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,6 +55,7 @@ class Holding:
         self._terms = terms
         self._entry: Entry | None = None
         self._is_mine = False
+        self._process = 0
         self._is_lost = False
         self._result: Any = _UNSET
         self._outcome = Outcome(ttl=terms.result_ttl)
@@ -137,7 +139,7 @@ class Holding:
     def _accept(self, runtime: Runtime, entry: Entry, is_mine: bool) -> bool:
         """False: somebody else is at it, and we wait."""
         if is_mine:
-            self._entry, self._is_mine = entry, True
+            self._entry, self._is_mine, self._process = entry, True, os.getpid()
             runtime.claims.keep(entry, self._terms.lease_seconds, self._lose)
             return True
         if not entry.state.is_final:
@@ -155,6 +157,10 @@ class Holding:
         """Whether another attempt to take it is worth a write."""
         found = runtime.store.ledger.get(self.scope, self.key, now=runtime.clock.now())
         return found is None or not found.is_held
+
+    def _is_to_end(self) -> bool:
+        """Not if it has ended in the block; nor in a forked child, which leaves it too."""
+        return self._is_mine and self._process == os.getpid()
 
     def _failure(self, error: BaseException) -> Outcome | None:
         """The failure as an outcome, if it is to be kept. Being interrupted is none."""
@@ -231,7 +237,7 @@ class Claim(Holding):
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
-        if not self._is_mine:
+        if not self._is_to_end():
             return
         if error is None:
             self.complete()
@@ -278,7 +284,7 @@ class AsyncClaim(Holding):
     async def __aexit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
-        if not self._is_mine:
+        if not self._is_to_end():
             return
         if error is None:
             await self.complete()
