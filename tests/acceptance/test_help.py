@@ -56,6 +56,11 @@ def test_all_commands_promised_are_there() -> None:
         "ledger": ("list", "show", "count", "stats", "forget", "prune"),
         "migrate": ("status", "up", "down"),
         "tokens": ("create", "list", "revoke", "jwt"),
+        "jobs": (
+            *("list", "show", "history", "enqueue", "retry", "cancel", "dead", "stats"),
+            *("explain", "pause", "resume", "limit", "prune", "watch", "workers"),
+        ),
+        "schedules": ("list", "add", "pause", "resume", "remove", "run-now"),
     }
     single = ("publish", "follow", "serve", "work", "health", "doctor", "backup", "restore")
     in_groups = [f"{group} {verb}" for group, verbs in groups.items() for verb in verbs]

@@ -12,9 +12,11 @@ from penstock.cli import (
     doctor,
     follow,
     health,
+    jobs,
     ledger,
     migrate,
     publish,
+    schedules,
     serve,
     tokens,
     topics,
@@ -80,6 +82,8 @@ publish.register(app, MESSAGES)
 follow.register(app, MESSAGES)
 serve.register(app, MESSAGES)
 work.register(app, JOBS)
+app.add_typer(jobs.app, name="jobs", rich_help_panel=JOBS)
+app.add_typer(schedules.app, name="schedules", rich_help_panel=JOBS)
 app.add_typer(topics.app, name="topics", rich_help_panel=PLACES)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=PLACES)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=PLACES)

@@ -35,6 +35,32 @@ def complete_consumer(context: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
+def complete_queue(context: typer.Context, incomplete: str) -> list[str]:
+    """Queues whose names begin so."""
+    session = _session(context)
+    try:
+        file = session.database_file()
+        if file is None or not file.is_file():
+            return []
+        with session.connect() as hub:
+            return [q.queue for q in hub.jobs.stats() if q.queue.startswith(incomplete)]
+    except PenstockError:
+        return []
+
+
+def complete_schedule(context: typer.Context, incomplete: str) -> list[str]:
+    """Schedules whose names begin so."""
+    session = _session(context)
+    try:
+        file = session.database_file()
+        if file is None or not file.is_file():
+            return []
+        with session.connect() as hub:
+            return [s.name for s in hub.schedules.list() if s.name.startswith(incomplete)]
+    except PenstockError:
+        return []
+
+
 def _session(context: typer.Context) -> Session:
     given = context.params
     before = context.find_object(Session) or Session()

@@ -11,6 +11,8 @@ ORDER = (
     "follow",
     "serve",
     "work",
+    "jobs",
+    "schedules",
     "topics",
     "consumers",
     "ledger",
