@@ -9,7 +9,10 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from types import TracebackType
+
+from penstock.errors import StoreBusy
 
 DEADLINE_SECONDS = 30.0
 
@@ -54,6 +57,17 @@ class Child:
     def stop(self) -> None:
         """As a debugger or Ctrl-Z does."""
         self._process.send_signal(signal.SIGSTOP)
+
+    def stop_between_writes(self, write: Callable[[], object]) -> None:
+        """The same, while it does not hold the database: then everybody would wait for it."""
+        for _ in range(50):
+            self.stop()
+            try:
+                write()
+                return
+            except StoreBusy:
+                self.go_on()
+        raise AssertionError("it was always writing")
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)

@@ -170,13 +170,14 @@ def test_the_lock_of_a_killed_holder_is_free_at_once(hub: penstock.Hub, path: Pa
 
 
 def test_a_suspended_holder_knows_at_once_that_it_lost_the_lock(
-    hub: penstock.Hub, path: Path
+    open_hub: OpenHub, path: Path
 ) -> None:
     """SIGSTOP for longer than the lease: the first look after SIGCONT says that it is lost,
     before anything was renewed, and the next holder's token is higher."""
+    hub = open_hub(lock_timeout_seconds=0.2)
     with Child(HOLDER, f"sqlite:///{path}", 0.5) as child:
         token = int(child.hear())
-        child.stop()
+        child.stop_between_writes(lambda: hub.topics.publish("any", 1))
         lock = hub.lock("l", timeout=SOON)
         with lock:
             assert lock.token > token

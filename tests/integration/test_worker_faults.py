@@ -219,11 +219,11 @@ def test_a_suspended_worker_finds_its_jobs_gone_and_stops_its_copies(
     open_hub: OpenHub, path: Path
 ) -> None:
     """Failure mode 2: SIGSTOP for longer than the lease, then SIGCONT."""
-    hub = open_hub()
+    hub = open_hub(lock_timeout_seconds=0.2)
     number = hub.jobs.enqueue("default", "work", 1).id
     with Child(SUSPENDED, f"sqlite:///{path}") as child:
         assert child.hear() == "begun 1"
-        child.stop()
+        child.stop_between_writes(lambda: hub.topics.publish("any", 1))
         wait_until(
             lambda: hub.jobs.get(number).crashes == 1, "its job is rescued without user code"
         )
@@ -260,11 +260,11 @@ ANSWERS_LATE = """
 
 def test_the_late_answer_of_a_suspended_worker_is_refused(open_hub: OpenHub, path: Path) -> None:
     """J4: a zombie completes nothing."""
-    hub = open_hub()
+    hub = open_hub(lock_timeout_seconds=0.2)
     number = hub.jobs.enqueue("default", "work", 1).id
     with Child(ANSWERS_LATE, f"sqlite:///{path}") as child:
         assert child.hear() == "begun"
-        child.stop()
+        child.stop_between_writes(lambda: hub.topics.publish("any", 1))
         wait_until(lambda: hub.jobs.get(number).crashes == 1, "its job is rescued")
         hub.jobs.pause("default")
         child.go_on()
