@@ -284,9 +284,12 @@ def test_work_whose_end_could_not_be_written_is_entered_later(
     found = hub.ledger.get("s", "k")
     assert found is not None
     assert not found.state.is_final
+    assert found.is_held
+    assert hub._open().claims.held == 1
     assert work("next") == "next"
 
     assert calls == ["k", "next"]
+    assert hub._open().claims.held == 0
     assert hub.ledger.get("s", "k").result == "k"  # type: ignore[union-attr]
 
 

@@ -21,6 +21,7 @@ from penstock.committer import inside_transaction
 from penstock.entry import Entry, EntryState, Outcome
 from penstock.errors import (
     AlreadyProcessed,
+    HubClosed,
     InProgress,
     InsideTransaction,
     LeaseLost,
@@ -171,13 +172,31 @@ class Holding:
 
     def _end(self, outcome: Outcome | None) -> Callable[[Transaction], bool]:
         """Stop renewing; the last write: completion, or without an outcome the release."""
+        if not self._is_mine:
+            raise self._lost()
         runtime, entry = self._open(), self.entry
-        self._is_mine = False
         runtime.claims.drop(entry)
         now = runtime.clock.now()
         if outcome is None:
             return lambda tx: tx.ledger.release(entry, now=now)
         return lambda tx: tx.ledger.complete(entry, outcome, now=now)
+
+    def _ended(self, is_accepted: bool) -> None:
+        self._is_mine = False
+        if not is_accepted:
+            raise self._lost()
+
+    def _go_on(self) -> None:
+        """The last write failed: it is still ours, and can be tried again in the block."""
+        with suppress(HubClosed):
+            self._open().claims.keep(self.entry, self._terms.lease_seconds, self._lose)
+
+    def _let_go(self) -> None:
+        """After the block nobody tries again: the lease runs out by itself."""
+        if self._is_mine:
+            self._is_mine = False
+            with suppress(HubClosed):
+                self._open().claims.drop(self.entry)
 
     def _busy(self) -> InProgress:
         return InProgress(f"Somebody else is at {self.key!r} in {self.scope!r}.")
@@ -212,15 +231,13 @@ class Claim(Holding):
 
     def complete(self) -> None:
         """Done, now. Leaving the block without an error does the same."""
-        if not self._is_mine:
-            raise self._lost()
-        if not self._write(self._end(self._outcome)):
-            raise self._lost()
+        self._ended(self._write(self._end(self._outcome)))
 
     def release(self) -> None:
         """Not done, now: anybody may claim it. An error in the block does the same."""
         if self._is_mine:
             self._write(self._end(None))
+            self._is_mine = False
 
     def __enter__(self) -> Claim:
         runtime, take = self._prepare()
@@ -239,16 +256,24 @@ class Claim(Holding):
     ) -> None:
         if not self._is_to_end():
             return
-        if error is None:
-            self.complete()
-            return
         try:
-            self._write(self._end(self._failure(error)))
+            if error is None:
+                self.complete()
+            else:
+                self._write(self._end(self._failure(error)))
         except PenstockError as second:
+            if error is None:
+                raise
             error.add_note(f"Its claim was not given back, and runs out by itself: {second}")
+        finally:
+            self._let_go()
 
     def _write(self, write: Callable[[Transaction], bool]) -> bool:
-        return self._open().committer.run(write).wait()
+        try:
+            return self._open().committer.run(write).wait()
+        except BaseException:
+            self._go_on()
+            raise
 
 
 class AsyncClaim(Holding):
@@ -256,15 +281,13 @@ class AsyncClaim(Holding):
 
     async def complete(self) -> None:
         """Done, now. Leaving the block without an error does the same."""
-        if not self._is_mine:
-            raise self._lost()
-        if not await self._write(self._end(self._outcome)):
-            raise self._lost()
+        self._ended(await self._write(self._end(self._outcome)))
 
     async def release(self) -> None:
         """Not done, now: anybody may claim it. An error in the block does the same."""
         if self._is_mine:
             await self._write(self._end(None))
+            self._is_mine = False
 
     async def __aenter__(self) -> AsyncClaim:
         loop = asyncio.get_running_loop()
@@ -286,13 +309,17 @@ class AsyncClaim(Holding):
     ) -> None:
         if not self._is_to_end():
             return
-        if error is None:
-            await self.complete()
-            return
         try:
-            await self._write(self._end(self._failure(error)))
+            if error is None:
+                await self.complete()
+            else:
+                await self._write(self._end(self._failure(error)))
         except PenstockError as second:
+            if error is None:
+                raise
             error.add_note(f"Its claim was not given back, and runs out by itself: {second}")
+        finally:
+            self._let_go()
 
     async def _take(
         self, runtime: Runtime, take: Callable[[Transaction], tuple[Entry, bool]]
@@ -314,7 +341,11 @@ class AsyncClaim(Holding):
             runtime.committer.run_quietly(lambda tx: tx.ledger.release(entry, now=now))
 
     async def _write(self, write: Callable[[Transaction], bool]) -> bool:
-        return await self._open().committer.run_async(write)
+        try:
+            return await self._open().committer.run_async(write)
+        except PenstockError:
+            self._go_on()
+            raise
 
 
 def kept_failure(entry: Entry) -> WorkFailed:

@@ -160,6 +160,10 @@ class Fallback:
     def flush(self, runtime: Runtime) -> None:
         """Enter all that was done meanwhile. Raises if the ledger cannot be asked still."""
         while pending := self.pending():
+            for _, done in pending:
+                # Renewed up to now, so that nobody did the same work again.
+                if done.claim is not None:
+                    runtime.claims.drop(done.claim)
             runtime.committer.run(self.entering(runtime, pending)).wait()
             self.entered(pending)
 
