@@ -53,6 +53,11 @@ NOT_ON_THE_WIRE = {
     errors.TransactionClosed: "the same",
     errors.StatementRefused: "the same",
     errors.StatementFailed: "the same",
+    errors.LedgerError: "no command asks the ledger",
+    errors.AlreadyProcessed: "the same",
+    errors.InProgress: "the same",
+    errors.LedgerConflict: "the same",
+    errors.WorkFailed: "the same",
     errors.Disconnected: "made by the client when there is no wire",
     errors.Unsupported: "of stores the server does not run on yet",
 }
