@@ -347,3 +347,50 @@ def test_atomic_work_is_all_there_or_not_at_all(
     else:
         with hub.ledger.atomic("s", "k"):
             pass
+
+
+FOLLOWER = """
+import os, random, signal, sys
+import penstock
+
+url, seed = sys.argv[1], int(sys.argv[2])
+chance = random.Random(f"life {seed}")
+hub = penstock.connect(url, follow_batch_max=7)
+with hub.topics.follow("t", consumer="c", start="earliest", idempotent=True) as follower:
+    while batch := follower.take(timeout=0.3):
+        with hub.transaction() as tx:
+            for message in batch:
+                tx.execute("INSERT INTO effects VALUES (?)", (message.payload,))
+            tx.ack(follower)
+            if chance.random() < 0.15:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if chance.random() < 0.15:
+            os.kill(os.getpid(), signal.SIGKILL)
+hub.close()
+"""
+
+
+def test_an_idempotent_follower_killed_and_set_back_has_each_message_once(
+    hub: penstock.Hub, url: str
+) -> None:
+    """L3, L4: after each death the consumer is set back to the beginning; the ledger knows."""
+    count = 70
+    with hub.transaction() as tx:
+        tx.execute("CREATE TABLE effects (key INTEGER)")
+    hub.topics.publish_many("t", list(range(count)))
+    deaths = 0
+    for seed in range(60):
+        with Child(FOLLOWER, url, seed) as child:
+            ended = child.wait()
+        if ended == 0:
+            break
+        deaths += 1
+        if hub.consumers.list("c"):
+            hub.consumers.seek("c", "t", "earliest")
+
+    assert ended == 0
+    assert deaths > 1
+    with hub.connection() as connection:
+        effects = Counter(key for (key,) in connection.execute("SELECT key FROM effects"))
+    assert effects == Counter(range(count))
+    assert hub.ledger.count("c") == count
