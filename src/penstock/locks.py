@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from penstock.committer import Committer
-from penstock.errors import InvalidInput, LeaseLost, LockTimeout
+from penstock.errors import HubClosed, InvalidInput, LeaseLost, LockTimeout
 from penstock.leases import Kept, LeaseKeeper
 from penstock.model import Lease, check_name
 from penstock.ports import Store, Transaction
@@ -237,8 +237,11 @@ class Leader(Service):
         if not self._lock.is_held:
             self._elected.clear()
             self._let_go()
-            if self._lock.acquire(blocking=False):
-                self._elected.set()
+            try:
+                if self._lock.acquire(blocking=False):
+                    self._elected.set()
+            except HubClosed:
+                self._stopping.set()
         return min(CAMPAIGN_SECONDS, self._lock.lease_seconds / 3)
 
     def __enter__(self) -> Leader:
@@ -253,8 +256,8 @@ class Leader(Service):
     def _let_go(self) -> None:
         try:
             self._lock.release()
-        except LeaseLost:
-            return  # It was not held, or not any more.
+        except (LeaseLost, HubClosed):
+            return  # It was not held, or not any more; or the hub has let go of everything.
 
 
 class Pauses:

@@ -254,3 +254,13 @@ def test_one_of_all_leads_and_another_follows(open_hub: OpenHub) -> None:
     assert other.token > token
     assert not leader.is_leader
     other.stop()
+
+
+def test_a_leader_ends_with_its_hub(open_hub: OpenHub) -> None:
+    hub, other = open_hub(), open_hub()
+    leader = hub.leader("reports", 0.3)
+    assert leader.wait(SOON)
+    hub.close()
+    with other.leader("reports") as heir:
+        assert heir.wait(SOON)
+        wait_until(lambda: not leader.is_leader and not leader.is_running, "the first has ended")

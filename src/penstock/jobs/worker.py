@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from penstock.clock import micros
-from penstock.errors import HubClosed, PenstockError
+from penstock.errors import HubClosed
 from penstock.job import Answer, Claim, Progress, Setback
 from penstock.jobs.executor import Executor, Outcome
 from penstock.jobs.run import Phase, Run, Why
@@ -229,8 +229,9 @@ class Worker:
                     tx, answers, setbacks, returned, progress, claims, wanted, room
                 )
             )
-        except PenstockError as error:
-            # The database is busy, full or away: the answers stand, and are given again.
+        except Exception as error:
+            # The database is busy, full or away: the answers stand, and are given again. Whatever
+            # else it may be: a worker that ended here would keep its jobs for ever.
             self._answers = answers + self._answers
             self._setbacks = setbacks + self._setbacks
             self._returned = returned + self._returned
