@@ -374,7 +374,7 @@ def test_an_idempotent_follower_killed_and_set_back_has_each_message_once(
     hub: penstock.Hub, url: str
 ) -> None:
     """L3, L4: after each death the consumer is set back to the beginning; the ledger knows."""
-    count = 70
+    count = 210
     with hub.transaction() as tx:
         tx.execute("CREATE TABLE effects (key INTEGER)")
     hub.topics.publish_many("t", list(range(count)))
