@@ -35,7 +35,10 @@ INTERNAL |= {"JobFunction.runtime", "JobContext.stop"}
 # What a remote hub refuses; the page lists it in one sentence.
 INTERNAL |= {
     f"RemoteHub.{name}"
-    for name in ("transaction", "connection", "diagnose", "backup", "restore", "new_generation")
+    for name in (
+        *("transaction", "connection", "diagnose", "backup", "restore", "new_generation"),
+        *("job", "start_workers", "lock", "leader", "handlers", "ledger"),
+    )
 }
 
 
