@@ -238,8 +238,10 @@ def check_total_queue(url: str, seconds: float) -> None:
         chance = random.Random(7)
         while time.monotonic() < ends_at:
             type = chance.choice(types)
-            acked[hub.jobs.enqueue("q", type, len(acked), max_attempts=ATTEMPTS).id] = type
-            time.sleep(chance.uniform(0, 0.02))
+            payloads = range(len(acked), len(acked) + chance.randint(1, 12))
+            added = hub.jobs.enqueue_many("q", type, payloads, max_attempts=ATTEMPTS)
+            acked.update((job.id, type) for job in added)
+            time.sleep(chance.uniform(0, 0.05))
         for one in chaos:
             one.stop()
         heirs = [WorkerProcess(url), WorkerProcess(url)]
@@ -264,9 +266,12 @@ def check_total_queue(url: str, seconds: float) -> None:
         assert {number for number, _ in runs} == set(acked), "a job was never run, or invented"
         twice = [run for run, count in runs.items() if count > 1]
         assert not twice, "a handler ran twice under one token"
+        happened: Counter[Kind] = Counter()
         for number in acked:
             kinds = [event.kind for event in hub.jobs.history(number)]
             assert kinds.count(Kind.COMPLETED) == 1, (number, kinds)
+            happened.update(kinds)
+        assert happened[Kind.RESCUED] > 0, "nobody was killed at work"
         settled = Counter(m.payload for m in hub.topics.read("settled", limit=100_000))
         assert settled == Counter(n for n, type in acked.items() if type == "settles")
         assert sum((one.ends for one in chaos), Counter())["kill"] > 0

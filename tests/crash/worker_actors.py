@@ -106,7 +106,7 @@ def work(url: str, point: str) -> None:
         if point == "handler":
             die()
         job.progress(1, 2)
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.05 if point == "none" else 0.002)
         return n
 
     @hub.job(name="fails-once", queue="q", retry=lambda attempt, error: 0.01)
