@@ -35,6 +35,7 @@ from penstock.jobs.registry import (
 from penstock.jobs.retry import RetryPolicy
 from penstock.jobs.roster import Roster
 from penstock.jobs.schedule import Schedules
+from penstock.jobs.waiting import WaitingRoom
 from penstock.jobs.worker import OnOutcome
 from penstock.leases import LeaseKeeper
 from penstock.ledger.fallback import Fallback
@@ -295,6 +296,7 @@ class Runtime:
         )
         self.upkeep = Upkeep(self)
         self.roster = Roster(self)
+        self.waiting_room = WaitingRoom(self.store, self.doorbell)
         self.desk = Desk(self.store, telemetry)
         self.executor = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="penstock-reader")
         self.instance: Instance | None = None

@@ -243,9 +243,62 @@ def test_whoever_waited_leaves_nothing_behind(hub: penstock.Hub) -> None:
     added = hub.jobs.enqueue("q", "t", 1)
     with pytest.raises(WaitTimeout):
         hub.jobs.wait(added, timeout=0.05)
-    doorbell = hub._open().doorbell
-    assert not doorbell._hurries
-    assert not [one for one in doorbell._listeners if "waiting" in one.__module__]
+    runtime = hub._open()
+    assert not runtime.waiting_room._waiting
+    assert not runtime.doorbell._hurries
+    assert runtime.waiting_room._look not in runtime.doorbell._listeners
+
+
+def test_many_wait_at_once_each_for_its_own(hub: penstock.Hub) -> None:
+    """A waiter is not woken for good by another's job, and none is forgotten."""
+
+    @hub.job(queue="q", name="echo")
+    def echo(payload: int) -> int:
+        return payload
+
+    added = echo.enqueue_many(range(60))
+    results: dict[int, object] = {}
+
+    def wait(n: int) -> None:
+        results[n] = hub.jobs.wait(added[n], timeout=20)
+
+    threads = [threading.Thread(target=wait, args=(n,)) for n in range(60)]
+    for thread in threads:
+        thread.start()
+
+    async def main() -> list[object]:
+        return await asyncio.gather(*(hub.aio.jobs.wait(one, timeout=20) for one in added))
+
+    wait_until(lambda: len(hub._open().waiting_room._waiting) == 60)
+    with hub.start_workers({"q": 3}):
+        assert asyncio.run(main()) == [*range(60)]
+        for thread in threads:
+            thread.join(20)
+    assert results == {n: n for n in range(60)}
+    assert not hub._open().waiting_room._waiting
+
+
+def test_a_job_that_is_pruned_while_waited_for_is_told_of(hub: penstock.Hub) -> None:
+    added = hub.jobs.enqueue("q", "t", 1)
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            hub.jobs.wait_all([added], timeout=20)
+        except JobNotFound as error:
+            told.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: hub._open().waiting_room._waiting)
+    writer = hub._open().store.open_writer()
+    now = hub._open().clock.now()
+    with writer.transaction() as transaction:
+        transaction.jobs.cancel([added.id], reason="", now=now)
+        transaction.jobs.prune(before={State.CANCELLED: now + 1}, now=now, limit=10)
+    writer.close()
+    thread.join(20)
+    assert told
 
 
 # Dead letters

@@ -16,6 +16,7 @@ from penstock.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from penstock.jobs.roster import Roster
+    from penstock.jobs.waiting import WaitingRoom
 
 
 class Runtime(Protocol):
@@ -28,6 +29,7 @@ class Runtime(Protocol):
     doorbell: Doorbell
     instance: Instance | None
     roster: Roster
+    waiting_room: WaitingRoom
 
     @property
     def executor(self) -> Executor:

@@ -1,8 +1,8 @@
 """Waiting for jobs to finish, woken by commits.
 
-A completed job rings no bell, because each ring wakes every process. So whoever waits has its
-own doorbell look for commits more often, which costs a microsecond a look, and only while it
-waits.
+A completed job rings no bell, because each ring wakes every process. So a process in which
+somebody waits has its doorbell look for commits more often, which costs microseconds, and only
+as long. All that is waited for is asked for together: a thousand who wait are one query.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.doorbell import Doorbell
 from penstock.errors import JobFailed, JobNotFound, WaitTimeout
 from penstock.job import Enqueued, Job, State
 from penstock.jobs.runtime import Runtime
+from penstock.ports import Store
 
 LOOK_SECONDS = 0.005
 """How soon a commit is noticed that rang no bell."""
-PAUSE_SECONDS = 0.001
-"""Between two looks at the jobs, however often the bell rings."""
-SAFETY_SECONDS = 1.0
-"""A look without any commit."""
+
+Wake = Callable[[], None]
 
 
 def number_of(id: int | Enqueued) -> int:
@@ -34,89 +34,117 @@ def numbers_of(ids: Iterable[int | Enqueued]) -> list[int]:
     return [number_of(id) for id in ids]
 
 
+class WaitingRoom:
+    """Who waits for which job, in this process."""
+
+    def __init__(self, store: Store, doorbell: Doorbell) -> None:
+        self._store = store
+        self._doorbell = doorbell
+        self._lock = threading.Lock()
+        self._waiting: dict[int, list[Wake]] = {}
+
+    @contextmanager
+    def wait(self, ids: Sequence[int], wake: Wake) -> Iterator[None]:
+        """Inside, `wake` is called, on another thread, when one of the jobs has finished or is
+        gone; also if it was so before."""
+        with self._lock:
+            is_first = not self._waiting
+            for number in ids:
+                self._waiting.setdefault(number, []).append(wake)
+            if is_first:
+                self._doorbell.listen(self._look, within_seconds=LOOK_SECONDS)
+        self._doorbell.look()
+        try:
+            yield
+        finally:
+            with self._lock:
+                for number in ids:
+                    self._waiting[number].remove(wake)
+                    if not self._waiting[number]:
+                        del self._waiting[number]
+                if not self._waiting:
+                    self._doorbell.forget(self._look)
+
+    def _look(self) -> bool:
+        with self._lock:
+            watched = list(self._waiting)
+        done = self._store.jobs.finished(watched)
+        with self._lock:
+            wakes = {wake for number in done for wake in self._waiting.get(number, ())}
+        for wake in wakes:
+            wake()
+        return False
+
+
 class Watch:
-    """Jobs that are waited for: asks only for those that have not finished."""
+    """Some jobs, of which those that have finished are not asked for again."""
 
     def __init__(self, runtime: Runtime, ids: Sequence[int], timeout: float | None) -> None:
         self._runtime = runtime
         self._ids = ids
-        self._open = list(dict.fromkeys(ids))
         self._found: dict[int, Job] = {}
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
+    @property
+    def open(self) -> list[int]:
+        return [
+            number
+            for number in dict.fromkeys(self._ids)
+            if number not in self._found or not self._found[number].state.is_final
+        ]
+
     def look(self) -> list[Job] | None:
         """All jobs, in the order they were asked for, once all have finished."""
-        for number in tuple(self._open):
-            job = self._runtime.store.jobs.get(number)
-            if job is None:
-                raise JobNotFound(f"There is no job {number}.")
-            if not job.state.is_final:
+        still = self.open
+        done = self._runtime.store.jobs.finished(still)
+        for number in still:
+            if number in done or number not in self._found:
+                job = self._runtime.store.jobs.get(number)
+                if job is None:
+                    raise JobNotFound(f"There is no job {number}.")
                 self._found[number] = job
-                break  # The others cannot make it complete; they are asked when this one is done.
-            self._found[number] = job
-            self._open.remove(number)
-        return [self._found[number] for number in self._ids] if not self._open else None
+        return None if self.open else [self._found[number] for number in self._ids]
 
-    def left(self) -> float:
-        """How long to wait for a commit. Raises `WaitTimeout`."""
+    def left(self) -> float | None:
+        """How long there is to wait. Raises `WaitTimeout`."""
         if self._deadline is None:
-            return SAFETY_SECONDS
+            return None
         left = self._deadline - time.monotonic()
-        if left <= 0:
-            job = self._found[self._open[0]]
-            raise WaitTimeout(f"The job {job.id} is {job.state.name.lower()}.")
-        return min(left, SAFETY_SECONDS)
+        if left > 0:
+            return left
+        number = self.open[0]
+        job = self._runtime.store.jobs.get(number)
+        state = "gone" if job is None else job.state.name.lower()
+        raise WaitTimeout(f"The job {number} is {state}.")
 
 
 def wait_for(runtime: Runtime, ids: Sequence[int], timeout: float | None) -> list[Job]:
     watch = Watch(runtime, ids, timeout)
-    if (found := watch.look()) is not None:
-        return found
-    rung = threading.Event()
-    with _listening(runtime, rung.set):
-        while True:
-            rung.clear()
-            if (found := watch.look()) is not None:
-                return found
-            rung.wait(watch.left())
-            time.sleep(PAUSE_SECONDS)
+    while (found := watch.look()) is None:
+        woken = threading.Event()
+        with runtime.waiting_room.wait(watch.open, woken.set):
+            woken.wait(watch.left())
+    return found
 
 
 async def wait_for_async(runtime: Runtime, ids: Sequence[int], timeout: float | None) -> list[Job]:
     loop = asyncio.get_running_loop()
-    rung = asyncio.Event()
     watch = Watch(runtime, ids, timeout)
+    while (found := await loop.run_in_executor(runtime.executor, watch.look)) is None:
+        woken = asyncio.Event()
 
-    def ring() -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(rung.set)
+        def wake(woken: asyncio.Event = woken) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(woken.set)
 
-    with _listening(runtime, ring):
-        while True:
-            rung.clear()
-            found = await loop.run_in_executor(runtime.executor, watch.look)
-            if found is not None:
-                return found
-            left = watch.left()
+        left = watch.left()
+        with runtime.waiting_room.wait(watch.open, wake):
             try:
                 async with asyncio.timeout(left):
-                    await rung.wait()
+                    await woken.wait()
             except TimeoutError:
-                pass
-            await asyncio.sleep(PAUSE_SECONDS)
-
-
-@contextmanager
-def _listening(runtime: Runtime, ring: Any) -> Iterator[None]:
-    def listen() -> bool:
-        ring()
-        return False
-
-    runtime.doorbell.listen(listen, within_seconds=LOOK_SECONDS)
-    try:
-        yield
-    finally:
-        runtime.doorbell.forget(listen)
+                continue
+    return found
 
 
 def result_of(job: Job) -> Any:

@@ -180,6 +180,9 @@ class JobReader(Protocol):
 
     def workers(self) -> list[Worker]: ...
 
+    def finished(self, ids: Sequence[int]) -> set[int]:
+        """Which of these have finished, or are not there any more."""
+
     def ahead(self, id: int, *, limit: int) -> int:
         """How many ready jobs are handed out before this one; counts up to `limit`."""
 

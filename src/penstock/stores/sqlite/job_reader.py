@@ -27,7 +27,7 @@ from penstock.job import (
 from penstock.model import Instance
 from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one, fetch_value
 from penstock.stores.sqlite.job_hands import RATE_STEPS, is_lost, lost_instances
-from penstock.stores.sqlite.job_rows import SQL, state_of
+from penstock.stores.sqlite.job_rows import SQL, as_array, state_of
 from penstock.stores.sqlite.liveness import Leasing
 
 _failure = msgspec.json.Decoder(Failure)
@@ -157,6 +157,13 @@ class SqliteJobReader:
             for instance, name, boot, until, queues, started_at, seen_at, running, types in rows
             if not is_lost(instance, boot, until, self._leasing)
         ]
+
+    def finished(self, ids: Sequence[int]) -> set[int]:
+        if not ids:
+            return set()
+        with self._pool.read() as connection:
+            rows = fetch_all(connection, SQL["unfinished"], (as_array(ids),))
+        return set(ids) - {row[0] for row in rows}
 
     def ahead(self, id: int, *, limit: int) -> int:
         with self._pool.read() as connection:

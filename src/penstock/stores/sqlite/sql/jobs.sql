@@ -340,6 +340,11 @@ WHERE id > ?1 ORDER BY id LIMIT ?2;
 SELECT id, job_id, kind, at, attempt, data FROM penstock_job_events
 WHERE job_id = ?3 AND id > ?1 ORDER BY id LIMIT ?2;
 
+-- unfinished --
+SELECT j.id FROM penstock_jobs j
+WHERE j.id IN carray(?1)
+    AND NOT EXISTS (SELECT 1 FROM penstock_job_finished f WHERE f.job_id = j.id);
+
 -- queue_and_priority --
 SELECT queue, priority FROM penstock_jobs WHERE id = ?;
 
