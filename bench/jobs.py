@@ -13,7 +13,7 @@ from bench import drain, queues, report
 from bench.arena import Arena
 from bench.drain import BULK_BATCH, CONCURRENCY, IDLE_PAUSE_MS
 from bench.figures import Budget, Figure, Key
-from bench.queues import PEERS
+from bench.queues import PEERS, TUNED
 from bench.topics import add_arguments, context
 from bench.workload import SIZES
 
@@ -76,6 +76,15 @@ SUBJECTS = (
                 "ratio_drain_vs_best_peer",
                 Budget(at_least=15),
                 "`drain_per_s` over the fastest of these, run by run.",
+            ),
+            *(
+                Key(
+                    f"{name}_tuned_drain_per_s",
+                    None,
+                    f"As {name} above with {how}: named by its docs, not advised by them, and so "
+                    "not in the ratio.",
+                )
+                for name, how in TUNED.items()
             ),
         ),
     ),

@@ -99,17 +99,27 @@ PEERS = (
     ),
 )
 
+TUNED = {
+    "dramatiq": "`dramatiq_queue_prefetch=1000` instead of 16",
+}
+"""Settings that their docs name and do not advise, and that make them faster here. (Looking more
+often does not make arq faster.)"""
+
 
 def draining(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figure]:
     ours: list[dict[str, Any]] = []
     relaxed: list[dict[str, Any]] = []
     theirs: dict[str, list[float]] = {peer.name: [] for peer in PEERS}
+    tuned: dict[str, list[float]] = {peer.name: [] for peer in PEERS if peer.name in TUNED}
     for _ in range(sizes.runs):
         for runs, durability in ((ours, "full"), (relaxed, "os")):
             with arena.fresh() as folder:
                 runs.append(_drain(folder, sizes, durability))
         for peer in PEERS:
             theirs[peer.name].append(_measure(arena, peer, "drain", jobs=sizes.peer_jobs))
+            if peer.name in tuned:
+                found = _measure(arena, peer, "drain", jobs=sizes.peer_jobs, is_tuned=True)
+                tuned[peer.name].append(found)
     for key, runs in (("drain_per_s", ours), ("drain_os_per_s", relaxed)):
         cpu = statistics.median(run["cpu_us"] for run in runs)
         group = statistics.median(run["jobs_per_commit"] for run in runs)
@@ -120,6 +130,12 @@ def draining(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figure]:
             f"{1 / group:.3f} commits a job; until the last answer is written",
         )
     yield from _against("drain", [run["per_second"] for run in ours], theirs)
+    for name, rates in tuned.items():
+        mine = statistics.median(run["per_second"] for run in ours)
+        ratio = mine / statistics.median(rates)
+        yield Figure.of(
+            f"{name}_tuned_drain_per_s", rates, f"penstock drains {ratio:.1f} times as fast"
+        )
 
 
 def enqueueing(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figure]:

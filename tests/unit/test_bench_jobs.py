@@ -89,6 +89,8 @@ def test_a_peer_drains_and_enqueues(peer: Peer, open_arena: Arena) -> None:
     arena = open_arena
     assert queues._measure(arena, peer, "drain", jobs=20) > 0
     assert queues._measure(arena, peer, "enqueue", seconds=0.05) > 0
+    if peer.name in queues.TUNED:
+        assert queues._measure(arena, peer, "drain", jobs=20, is_tuned=True) > 0
 
 
 @pytest.mark.slow
