@@ -164,8 +164,8 @@ def test_whatever_a_handler_raises_fails_its_attempt_only(
     memory: penstock.Hub, is_async: bool, name: str, work: Callable[[Any], Any], text: str
 ) -> None:
     """Failure mode 10: the reason is in the history, bounded, and the worker lives."""
-    if is_async and name in ("StopIteration", "GeneratorExit"):
-        pytest.skip("Python itself makes something else of it in a coroutine")
+    if is_async and name == "StopIteration":
+        name, text = "RuntimeError", "StopIteration"  # What Python makes of it in a coroutine.
     define(memory, is_async, "bad", work, max_attempts=1)
     define(memory, is_async, "good", lambda job: "fine")
     with memory.start_workers({"default": 1}):
@@ -182,6 +182,22 @@ def test_whatever_a_handler_raises_fails_its_attempt_only(
     assert "penstock/jobs/lanes.py" not in job.failure.traceback
     (event,) = [e for e in memory.jobs.history(number) if e.kind == Kind.DIED]
     assert event.data["error"] == job.failure.error
+
+
+def test_a_coroutine_that_raises_after_waiting_gives_its_slot_back(memory: penstock.Hub) -> None:
+    """Also with what Python uses to close a coroutine."""
+
+    @memory.job(max_attempts=1)
+    async def waits_and_raises(n: int) -> None:
+        await asyncio.sleep(0.001)
+        raise (GeneratorExit, SystemExit, asyncio.CancelledError)[n]
+
+    with memory.start_workers({"default": 1}) as crew:
+        for n, name in enumerate(("GeneratorExit", "SystemExit", "CancelledError")):
+            job = finished(memory, waits_and_raises.enqueue(n).id)
+            assert job.failure is not None
+            assert job.failure.error.endswith(name)
+        assert crew.stats.running == 0
 
 
 def test_an_undecodable_payload_is_tried_again_and_then_a_dead_letter(

@@ -93,6 +93,7 @@ class Lanes:
         assert entry is not None
         if run.why is not None:
             return None
+        rest: _Rest | None = None
         try:
             payload = entry.payload(claim)
             coroutine = (
@@ -109,11 +110,12 @@ class Lanes:
                 self._on_wait(run)
                 if self._waiting and not self._is_waking:
                     self._wake()
-                given = await _Rest(coroutine, step, given)
+                rest = _Rest(coroutine, step, given)
+                given = await rest
             return entry.judge(claim, given)
-        except GeneratorExit:
-            raise  # The loop is gone.
-        except BaseException as error:  # noqa: BLE001 - also SystemExit: it ends a job, no worker
+        except BaseException as error:  # Also SystemExit: it ends a job, no worker
+            if rest is not None and rest.is_closed:
+                raise  # The loop is gone.
             if isinstance(error, asyncio.CancelledError) and task.cancelling():
                 if run.why is None:
                     # By whoever ends the loop, not by us: nobody's fault.
@@ -127,7 +129,7 @@ class Lanes:
 class _Rest:
     """What is left of a coroutine after its first step, run in the same context."""
 
-    __slots__ = ("_coroutine", "_step", "_yielded")
+    __slots__ = ("_coroutine", "_step", "_yielded", "is_closed")
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, Any], step: Callable[..., Any], yielded: Any
@@ -135,6 +137,8 @@ class _Rest:
         self._coroutine = coroutine
         self._step = step
         self._yielded = yielded
+        self.is_closed = False
+        """Whether the lane was closed under it: a handler may raise the same by itself."""
 
     def __await__(self) -> Generator[Any, Any, Any]:
         coroutine, step, yielded = self._coroutine, self._step, self._yielded
@@ -143,6 +147,7 @@ class _Rest:
             try:
                 value = yield yielded
             except GeneratorExit:
+                self.is_closed = True
                 step(coroutine.close)
                 raise
             except BaseException as error:  # noqa: BLE001 - a cancellation, for the handler
