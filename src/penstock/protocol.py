@@ -68,6 +68,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """For `log_trimmed`: the position of the first message that exists, if there is one."""
     resume: str | None = None
     """For `log_trimmed`: reading after this position starts with that message."""
+    job_id: int | None = None
+    """For `job_exists`: the job that has the unique key, if the token may see it."""
 
     @classmethod
     def of(cls, error: errors.PenstockError) -> Problem:
@@ -78,7 +80,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
             resume = str(error.resume)
         # A message may quote what was sent, which may be anything.
         message = error.message[:MESSAGE_MAX]
-        return cls(error.code, message, error.hint, error.retryable, first, resume)
+        job_id = error.job_id or None if isinstance(error, errors.JobExists) else None
+        return cls(error.code, message, error.hint, error.retryable, first, resume, job_id)
 
     def as_error(self) -> errors.PenstockError:
         """The error a local hub would have raised."""
@@ -87,6 +90,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
             first = None if self.first is None else Position.parse(self.first)
             resume = Position.parse(self.resume)
             return kind(self.message, first=first, resume=resume, hint=self.hint)
+        if issubclass(kind, errors.JobExists):
+            return kind(self.message, job_id=self.job_id or 0, hint=self.hint)
         error = kind.__new__(kind)
         errors.PenstockError.__init__(error, self.message, hint=self.hint)
         return error

@@ -53,6 +53,7 @@ class Mess:
         self.workers = hub.start_workers({"mails": 3, "slow": 3, "flaky": 1, "frozen": 1})
         hub.jobs.wait_all(self.dead, timeout=20)
         assert self.stuck_entered.wait(20)
+        wait_until(lambda: hub.jobs.get(self.stuck).progress)
         wait_until(lambda: hub.jobs.get(self.flaky).state == State.SCHEDULED)
         self.behind = hub.jobs.enqueue("slow", "crawl", 2).id
         self.paused = hub.jobs.enqueue("frozen", "send", {"host": "x"}).id

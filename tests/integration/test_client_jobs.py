@@ -98,9 +98,10 @@ def test_errors_are_the_local_ones(hub: RemoteHub) -> None:
         hub.jobs.get(10**9)
     with pytest.raises(JobNotFound):
         hub.jobs.wait(10**9, timeout=1)
-    hub.jobs.enqueue("errors", "t", unique_key="k")
-    with pytest.raises(JobExists):
+    first = hub.jobs.enqueue("errors", "t", unique_key="k")
+    with pytest.raises(JobExists) as taken:
         hub.jobs.enqueue("errors", "t", unique_key="k")
+    assert taken.value.job_id == first.id
     assert hub.jobs.enqueue("errors", "t", unique_key="k", on_conflict="return").duplicate
     with pytest.raises(InvalidInput):
         hub.jobs.enqueue("errors", "t", delay=-1)

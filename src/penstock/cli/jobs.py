@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.hub import Hub
 
 TEXT_MAX = 60
+WIDE = 120
 LINES_MAX = 1_000
 """Jobs of standard input that go in together."""
 COLOURS = {"failed": "critical", "cancelled": "warning", "completed": "ok"}
@@ -480,21 +481,28 @@ def _print_jobs(session: Session, jobs: list[Job], limit: int, empty: str) -> No
 
 
 def _print_overview(found: Overview) -> None:
+    """A column that has nothing to say is left out; the times are for wide terminals."""
+    is_wide = table.console().width >= WIDE
+    seldom = {
+        name: any(getattr(queue, name) for queue in found.queues)
+        for name in ("scheduled", "waiting", "cancelled")
+    }
+
     def row(name: str, stats: QueueStats, pace: Pace) -> tuple[object, ...]:
         age = stats.oldest_pending_seconds
         return (
             name,
-            *(
-                f"{figure:,}"
-                for figure in (
-                    *(stats.pending, stats.scheduled, stats.waiting, stats.processing),
-                    *(stats.completed, stats.failed, stats.cancelled),
-                )
-            ),
-            "-" if age is None else show_duration(age),
-            f"{pace.completed_per_second:,.1f}" if pace.completed else "-",
-            _latency(pace.wait_p50_seconds, pace.wait_p95_seconds),
-            _latency(pace.run_p50_seconds, pace.run_p95_seconds),
+            f"{stats.pending:,}",
+            f"{stats.scheduled:,}" if seldom["scheduled"] else "",
+            f"{stats.waiting:,}" if seldom["waiting"] else "",
+            f"{stats.processing:,}",
+            f"{stats.completed:,}",
+            f"{stats.failed:,}",
+            f"{stats.cancelled:,}" if seldom["cancelled"] else "",
+            "" if age is None else show_duration(age),
+            f"{pace.completed_per_second:,.1f}" if pace.completed else "",
+            _latency(pace.wait_p50_seconds, pace.wait_p95_seconds) if is_wide else "",
+            _latency(pace.run_p50_seconds, pace.run_p95_seconds) if is_wide else "",
             _limits(stats, stats.queue in found.unattended),
         )
 
@@ -524,7 +532,7 @@ def _limits(stats: QueueStats, is_unattended: bool) -> str:
 
 def _latency(half: float | None, most: float | None) -> str:
     if half is None or most is None:
-        return "-"
+        return ""
     return f"{show_duration(half)} / {show_duration(most)}"
 
 

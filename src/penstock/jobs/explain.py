@@ -13,12 +13,13 @@ from penstock.clock import SECOND, Micros, as_datetime, seconds
 from penstock.errors import JobNotFound
 from penstock.job import Job, JobEvent, JobFilter, Kind, QueueLimits, State, Worker
 from penstock.jobs.runtime import Runtime
+from penstock.ports import Store
 
 AHEAD_MAX = 100_000
 """Jobs in front of one are counted up to here."""
 HOLDERS_MAX = 20
 PARENTS_MAX = 20
-HISTORY_MAX = 10_000
+HISTORY_PAGE = 10_000
 
 Code = Literal[
     "ready",
@@ -63,6 +64,17 @@ class Explanation(msgspec.Struct, frozen=True):
     answer: str
     """The most important of the reasons, in one line."""
     reasons: tuple[Reason, ...]
+
+
+def events_of(store: Store, id: int) -> list[JobEvent]:
+    """All of a job's history, however often it has told of its progress."""
+    found: list[JobEvent] = []
+    while True:
+        after = found[-1].id if found else 0
+        part = store.jobs.events(after=after, limit=HISTORY_PAGE, job_id=id)
+        found += part
+        if len(part) < HISTORY_PAGE:
+            return found
 
 
 def explain(runtime: Runtime, id: int) -> Explanation:
@@ -196,8 +208,7 @@ def _finished(runtime: Runtime, job: Job) -> list[Reason]:
 
 
 def _last(runtime: Runtime, job: Job, kind: Kind) -> str:
-    events = runtime.store.jobs.events(after=0, limit=HISTORY_MAX, job_id=job.id)
-    told: list[JobEvent] = [event for event in events if event.kind == kind]
+    told = [event for event in events_of(runtime.store, job.id) if event.kind == kind]
     return str(told[-1].data.get("reason", "")) if told else ""
 
 

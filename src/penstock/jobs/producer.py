@@ -26,7 +26,7 @@ from penstock.job import (
     check_type,
 )
 from penstock.jobs.enqueueing import check_priority, encode_job
-from penstock.jobs.explain import Explanation, explain
+from penstock.jobs.explain import Explanation, events_of, explain
 from penstock.jobs.overview import Overview, look_over
 from penstock.jobs.prune import limits_of, prune_now
 from penstock.jobs.runtime import Runtime
@@ -214,7 +214,7 @@ class Jobs:
     def history(self, id: int) -> Events:
         """Everything that happened to a job, oldest first."""
         self.get(id)
-        return self._open().store.jobs.events(after=0, limit=10_000, job_id=id)
+        return events_of(self._open().store, id)
 
     def stats(self, queue: str | None = None) -> Stats:
         """Each queue's counts by state."""

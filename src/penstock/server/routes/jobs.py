@@ -97,28 +97,39 @@ async def enqueue(request: Request) -> Response:
     context.rates.check(context.address(request), access, 1)
     for parent in dict.fromkeys(wanted.after):
         await visible(context, access, parent)
-    added = await context.hub.aio.jobs.enqueue(
-        wanted.queue,
-        wanted.type,
-        payload_of(wanted),
-        delay=wanted.delay,
-        at=wanted.at,
-        priority=wanted.priority,
-        max_attempts=wanted.max_attempts,
-        deadline=wanted.deadline,
-        timeout=wanted.timeout,
-        unique_key=wanted.unique_key,
-        unique_seconds=wanted.unique_seconds,
-        on_conflict=wanted.on_conflict,
-        after=wanted.after,
-        on_parent_failure=wanted.on_parent_failure,
-    )
+    try:
+        added = await context.hub.aio.jobs.enqueue(
+            wanted.queue,
+            wanted.type,
+            payload_of(wanted),
+            delay=wanted.delay,
+            at=wanted.at,
+            priority=wanted.priority,
+            max_attempts=wanted.max_attempts,
+            deadline=wanted.deadline,
+            timeout=wanted.timeout,
+            unique_key=wanted.unique_key,
+            unique_seconds=wanted.unique_seconds,
+            on_conflict=wanted.on_conflict,
+            after=wanted.after,
+            on_parent_failure=wanted.on_parent_failure,
+        )
+    except JobExists as error:
+        await _check_holder(context, access, wanted, error.job_id)
+        raise
     if added.duplicate:
-        try:
-            await visible(context, access, added.id)
-        except JobNotFound:
-            raise JobExists(f"The unique key {wanted.unique_key!r} is taken.") from None
+        await _check_holder(context, access, wanted, added.id)
     return reply(EnqueuedReply.of(added), 201)
+
+
+async def _check_holder(
+    context: Context, access: Access, wanted: EnqueueRequest, id: int | None
+) -> None:
+    """Keys are one namespace for all queues; who has one is told only to those who may know."""
+    try:
+        await visible(context, access, id or 0)
+    except JobNotFound:
+        raise JobExists(f"The unique key {wanted.unique_key!r} is taken.") from None
 
 
 async def _enqueue_many(
@@ -162,7 +173,13 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 100,
 ) -> Response:
     context = context_of(request)
-    wanted: dict[str, Any] = {"type": type, "state": state, "error": error, "since": since, "until": until}
+    wanted: dict[str, Any] = {
+        "type": type,
+        "state": state,
+        "error": error,
+        "since": since,
+        "until": until,
+    }
     merged: list[Job] = []
     floor = 0
     for name in await _queues(context, context.access(request), queue):
@@ -198,7 +215,13 @@ async def list_ids(
     limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = LIST_MAX,
 ) -> Response:
     context = context_of(request)
-    wanted: dict[str, Any] = {"type": type, "state": state, "error": error, "since": since, "until": until}
+    wanted: dict[str, Any] = {
+        "type": type,
+        "state": state,
+        "error": error,
+        "since": since,
+        "until": until,
+    }
     found: list[int] = []
     for name in await _queues(context, context.access(request), queue):
         found += await context.hub.aio.jobs.ids(name, after=after, limit=limit, **wanted)
