@@ -244,9 +244,7 @@ class Hub:
             if self._is_closed:
                 raise HubClosed
             if self._runtime is None:
-                self._runtime = Runtime(
-                    self.settings, self._clock, self.telemetry, self._fallback
-                )
+                self._runtime = Runtime(self.settings, self._clock, self.telemetry, self._fallback)
             return self._runtime
 
     def _abandon(self) -> None:

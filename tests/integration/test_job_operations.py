@@ -397,6 +397,31 @@ def test_health_warns_of_a_queue_that_is_too_slow(tmp_path: Path, clock: FakeClo
             gate.open.set()
 
 
+# Limits
+
+
+def test_two_who_change_different_things_do_not_undo_each_other(
+    hub: penstock.Hub, tmp_path: Path
+) -> None:
+    """Two hubs, as two processes: one pauses, one limits, at the same moment."""
+    with hub_on(tmp_path / "hub.db") as other:
+        for n in range(1, 31):
+            both = threading.Barrier(2)
+
+            def pause(both: threading.Barrier = both) -> None:
+                both.wait(20)
+                other.jobs.pause("q")
+
+            thread = threading.Thread(target=pause)
+            thread.start()
+            both.wait(20)
+            hub.jobs.limit("q", concurrency=n)
+            thread.join(20)
+            [stats] = hub.jobs.stats("q")
+            assert (stats.limits.concurrency_max, stats.limits.is_paused) == (n, True)
+            hub.jobs.resume("q")
+
+
 # Retention
 
 

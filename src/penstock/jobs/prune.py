@@ -12,13 +12,14 @@ from penstock.clock import Clock, Micros, micros
 from penstock.committer import Committer
 from penstock.job import State
 from penstock.ports import Store, Writer
+from penstock.ports.jobs import PRUNE_STRETCH
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 
 STEP = 500
 """Jobs removed in one transaction."""
-STRETCH = 10 * STEP
-"""Finished jobs that a step looks at, as the port says."""
+STRETCH = PRUNE_STRETCH * STEP
+"""Finished jobs that a step looks at."""
 STRETCHES = 10
 """How many stretches in which nothing was to be removed one sweep looks at; the next sweep goes
 on where this one ended."""

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.model import Instance
 
 
+PRUNE_STRETCH = 10
+"""How many finished jobs a call of `prune` looks at, for each that it may remove."""
+
+
 class JobWriter(Protocol):
     """Each change of a job's state and its line in the history are one transaction.
 
@@ -133,8 +137,8 @@ class JobWriter(Protocol):
         their history, and results whose time is over. Returns how many jobs.
 
         A state that is not named is kept; so is a job whose unique key is taken for longer. Each
-        call looks at a stretch of the jobs, and the next one at the following: what cannot be
-        removed hides nothing.
+        call looks at a stretch of `PRUNE_STRETCH * limit` finished jobs, and the next one, through
+        the same writer, at the following: what cannot be removed hides nothing.
         """
 
     @property

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from penstock.clock import Micros
 from penstock.job import Kind, QueueLimits, State
+from penstock.ports.jobs import PRUNE_STRETCH
 from penstock.stores.sqlite.connection import fetch_all, fetch_one
 from penstock.stores.sqlite.job_rows import SQL, JobRows
-
-PRUNE_STRETCH = 10
-"""How many finished jobs are looked at for each that may be removed."""
 
 
 class JobOperations(JobRows):
