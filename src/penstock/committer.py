@@ -319,7 +319,10 @@ class Committer(Service):
             else:
                 is_plain = False
                 if operation.kind is Kind.ENQUEUE:
-                    bytes_left -= sum(len(job.body) for job in items)
+                    if len(items) == 1:
+                        bytes_left -= len(items[0].body)
+                    else:
+                        bytes_left -= sum(len(job.body) for job in items)
             if (count_left < 0 or bytes_left < 0) and group:
                 queue.appendleft(operation)
                 break

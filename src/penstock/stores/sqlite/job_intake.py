@@ -143,7 +143,16 @@ class JobIntake(JobRows):
 
 
 def _values(job: NewJob, now: Micros) -> tuple[Any, ...]:
+    # One tuple, and not several put together: this is done for each job.
     return (
-        *(job.queue, job.type, job.priority, now, job.max_attempts, job.deadline, job.timeout),
-        *(job.schedule, job.encoding, job.body),
+        job.queue,
+        job.type,
+        job.priority,
+        now,
+        job.max_attempts,
+        job.deadline,
+        job.timeout,
+        job.schedule,
+        job.encoding,
+        job.body,
     )
