@@ -25,23 +25,29 @@ from penstock.cli.job_options import (
     Until,
     readable,
 )
+from penstock.cli.job_tables import (
+    as_text,
+    attempts_of,
+    print_jobs,
+    print_overview,
+    progress_of,
+    state_of,
+    what_of,
+)
 from penstock.cli.layout import LaidOutGroup
 from penstock.cli.progress import progress
 from penstock.cli.publish import parse_payload
 from penstock.cli.session import Session, command
 from penstock.clock import as_datetime, seconds
 from penstock.errors import InvalidInput
-from penstock.job import Enqueued, Job, Kind, OnConflict, OnParentFailure, QueueStats
-from penstock.jobs.overview import Overview, Pace
+from penstock.job import Enqueued, OnConflict, OnParentFailure, QueueStats
+from penstock.jobs.overview import Pace
 
 if TYPE_CHECKING:
     from penstock.hub import Hub
 
-TEXT_MAX = 60
-WIDE = 120
 LINES_MAX = 1_000
 """Jobs of standard input that go in together."""
-COLOURS = {"failed": "critical", "cancelled": "warning", "completed": "ok"}
 
 app = typer.Typer(
     help="Enqueue, list, explain, retry, cancel, limit and prune jobs.",
@@ -108,7 +114,7 @@ def list_jobs(
     chosen = Chosen.of(queue, type, state, error, since, until)
     with session.reach() as hub:
         found = hub.jobs.list(before=before, limit=limit, **chosen.arguments())
-    _print_jobs(session, found, limit, "No jobs match." if not chosen.is_empty else "No jobs yet.")
+    print_jobs(session, found, limit, "No jobs match." if not chosen.is_empty else "No jobs yet.")
 
 
 @command(
@@ -134,7 +140,7 @@ def list_dead(
     chosen = Chosen.of(queue, type, ["failed"], error, since, until)
     with session.reach() as hub:
         found = hub.jobs.list(before=before, limit=limit, **chosen.arguments())
-    _print_jobs(session, found, limit, "No dead letters.")
+    print_jobs(session, found, limit, "No dead letters.")
 
 
 @command(app, "show", examples=("penstock jobs show 42", "penstock jobs show 42 --json"))
@@ -150,9 +156,9 @@ def show_job(session: Session, job: JobId) -> None:
         ("job", found.id),
         ("queue", found.queue),
         ("type", found.type),
-        ("state", _state(found)),
+        ("state", state_of(found)),
         ("", answer),
-        ("attempts", _attempts(found)),
+        ("attempts", attempts_of(found)),
         ("priority", found.priority),
         ("enqueued", show_time(found.created_at)),
     ]
@@ -168,15 +174,15 @@ def show_job(session: Session, job: JobId) -> None:
         ("worker", found.worker),
         ("unique key", found.unique_key),
         ("schedule", found.schedule),
-        ("progress", _progress(found)),
+        ("progress", progress_of(found)),
     ):
         if text:
             fields.append((name, text))
     if found.timeout is not None:
         fields.append(("timeout", show_duration(seconds(found.timeout))))
-    fields.append(("payload", _json(readable(lambda: found.payload, found.body))))
+    fields.append(("payload", as_text(readable(lambda: found.payload, found.body))))
     if found.raw_result is not None:
-        fields.append(("result", _json(readable(lambda: found.result, found.raw_result or b""))))
+        fields.append(("result", as_text(readable(lambda: found.result, found.raw_result or b""))))
     table.print_fields(fields)
     if found.failure is not None:
         table.say("")
@@ -219,7 +225,7 @@ def show_history(
                 show_time(event.at),
                 event.kind.name.lower(),
                 event.attempt or "",
-                _what(event.kind, event.data),
+                what_of(event.kind, event.data),
             )
             for event in events
         ),
@@ -357,7 +363,7 @@ def show_stats(session: Session, queue: Queue = None) -> None:
     if session.is_json:
         table.print_json(found)
     else:
-        _print_overview(found)
+        print_overview(found)
 
 
 @command(app, "workers", examples=("penstock jobs workers", "penstock jobs workers --json"))
@@ -424,7 +430,7 @@ def watch_jobs(
                 else:
                     if is_live:
                         table.console().clear()
-                    _print_overview(found)
+                    print_overview(found)
                 looks += 1
                 if looks == count:
                     return
@@ -453,134 +459,6 @@ def _enqueue_lines(
         table.print_json({"enqueued": count})
     else:
         table.say(f"{table.plural(count, 'job')} enqueued.")
-
-
-def _print_jobs(session: Session, jobs: list[Job], limit: int, empty: str) -> None:
-    if session.is_json:
-        table.print_json([JobLine.of(job) for job in jobs])
-        return
-    table.print_table(
-        ("job", "queue", "type", "state", "tries", "enqueued", "what"),
-        (
-            (
-                job.id,
-                job.queue,
-                job.type,
-                _state(job),
-                _attempts(job),
-                show_time(job.created_at),
-                _short(job),
-            )
-            for job in jobs
-        ),
-        right=("job",),
-        empty=empty,
-    )
-    if len(jobs) == limit:
-        table.note(f"There may be more: --before {jobs[-1].id}")
-
-
-def _print_overview(found: Overview) -> None:
-    """A column that has nothing to say is left out; the times are for wide terminals."""
-    is_wide = table.console().width >= WIDE
-    seldom = {
-        name: any(getattr(queue, name) for queue in found.queues)
-        for name in ("scheduled", "waiting", "cancelled")
-    }
-
-    def row(name: str, stats: QueueStats, pace: Pace) -> tuple[object, ...]:
-        age = stats.oldest_pending_seconds
-        return (
-            name,
-            f"{stats.pending:,}",
-            f"{stats.scheduled:,}" if seldom["scheduled"] else "",
-            f"{stats.waiting:,}" if seldom["waiting"] else "",
-            f"{stats.processing:,}",
-            f"{stats.completed:,}",
-            f"{stats.failed:,}",
-            f"{stats.cancelled:,}" if seldom["cancelled"] else "",
-            "" if age is None else show_duration(age),
-            f"{pace.completed_per_second:,.1f}" if pace.completed else "",
-            _latency(pace.wait_p50_seconds, pace.wait_p95_seconds) if is_wide else "",
-            _latency(pace.run_p50_seconds, pace.run_p95_seconds) if is_wide else "",
-            _limits(stats, stats.queue in found.unattended),
-        )
-
-    headers = (
-        *("queue", "pending", "scheduled", "waiting", "running", "completed", "failed"),
-        *("cancelled", "oldest", "done/s", "wait p50/95", "run p50/95", "note"),
-    )
-    rows = [row(one.queue, one, found.paces.get(one.queue, Pace())) for one in found.queues]
-    if len(rows) > 1:
-        rows.append(row("all", found.overall, found.pace))
-    table.print_table(headers, rows, right=headers[1:-1], empty="No jobs yet.")
-    table.say(f"{table.plural(found.workers, 'worker')}.")
-
-
-def _limits(stats: QueueStats, is_unattended: bool) -> str:
-    limits, notes = stats.limits, []
-    if limits.is_paused:
-        notes.append("paused")
-    if is_unattended:
-        notes.append("no worker")
-    if limits.concurrency_max is not None:
-        notes.append(f"{limits.concurrency_max} at once")
-    if limits.rate_max is not None:
-        notes.append(f"{limits.rate_max} in {limits.rate_seconds:g} s")
-    return ", ".join(notes)
-
-
-def _latency(half: float | None, most: float | None) -> str:
-    if half is None or most is None:
-        return ""
-    return f"{show_duration(half)} / {show_duration(most)}"
-
-
-def _state(job: Job) -> Any:
-    name = job.state.name.lower()
-    shown = "stopping" if job.is_cancelling else name
-    return table.coloured(shown, COLOURS[name]) if name in COLOURS else shown
-
-
-def _attempts(job: Job) -> str:
-    crashed = f", {table.plural(job.crashes, 'crash').replace('crashs', 'crashes')}"
-    return f"{job.attempts}/{job.max_attempts}{crashed if job.crashes else ''}"
-
-
-def _progress(job: Job) -> str:
-    if job.progress is None:
-        return ""
-    percent = job.progress.percent
-    far = f"{job.progress.done:g}" if percent is None else f"{percent:.0f} %"
-    return f"{far} {job.progress.note}".strip()
-
-
-def _short(job: Job) -> str:
-    """What a list says about it: how far it is, what went wrong, or what it is about."""
-    text = _progress(job)
-    if not text and job.failure is not None:
-        lines = job.failure.message.strip().splitlines()
-        text = f"{job.failure.error}: {lines[0]}" if lines else job.failure.error
-    text = text or _json(readable(lambda: job.payload, job.body))
-    return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
-
-
-def _what(kind: Kind, data: dict[str, Any]) -> str:
-    if "error" in data:
-        lines = str(data.get("message", "")).strip().splitlines()
-        text = f"{data['error']}: {lines[0]}" if lines else str(data["error"])
-    elif kind == Kind.PROGRESS:
-        of = f" of {data['total']:g}" if data.get("total") else ""
-        text = f"{data.get('done', 0):g}{of} {data.get('note', '')}".strip()
-    else:
-        text = str(data.get("reason", ""))
-    if "retry_at" in data:
-        text = f"{text}; again at {show_time(data['retry_at'])}".removeprefix("; ")
-    return text
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _added(added: Enqueued) -> EnqueuedLine:

@@ -19,7 +19,16 @@ from penstock.hub import Hub
 from penstock.protocol import Problem
 from penstock.server.guard import Guard, encode_error
 from penstock.server.limits import Connections
-from penstock.server.routes import admin, consumers, events, jobs, schedules, topics
+from penstock.server.routes import (
+    admin,
+    consumers,
+    events,
+    job_changes,
+    jobs,
+    queues,
+    schedules,
+    topics,
+)
 from penstock.server.routes.context import Context, reply
 from penstock.server.routes.schema import build
 from penstock.server.routes.shapes import ErrorReply
@@ -62,7 +71,7 @@ def create_app(
     )
     app.state.context = Context(hub, delivery, authenticator, connections)
     app.router.routes.append(Route(PublishRoute.path, PublishRoute(), methods=["POST"]))
-    for room in (topics, events, consumers, jobs, schedules, admin):
+    for room in (topics, events, consumers, jobs, job_changes, queues, schedules, admin):
         app.include_router(room.router)
     _add_pages(app)
     app.add_exception_handler(PenstockError, _on_error)

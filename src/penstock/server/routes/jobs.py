@@ -1,4 +1,4 @@
-"""`/v1/jobs`, `/v1/queues`, `/v1/workers`: enqueue, look, and take things into one's own hands.
+"""`/v1/jobs`: enqueue, list, look, wait.
 
 Rights go by queue: `jobs` to enqueue and read, `jobs_admin` to change. A job of a queue that the
 token may not see is answered for as one that does not exist.
@@ -16,20 +16,14 @@ from starlette.responses import Response
 from penstock.delivery.access import EVERYTHING, Access, covers
 from penstock.errors import (
     BadRequest,
-    Forbidden,
     InvalidInput,
     JobExists,
     JobNotFound,
     WaitTimeout,
 )
-from penstock.job import Job, QueueLimits, QueueStats, check_queue
-from penstock.jobs.overview import Overview, total
+from penstock.job import Job
 from penstock.server.routes.context import Context, body_as, context_of, reply
 from penstock.server.routes.job_shapes import (
-    CancelRequest,
-    ChangedManyReply,
-    ChangedReply,
-    ChangeRequest,
     EnqueuedManyReply,
     EnqueuedReply,
     EnqueueRequest,
@@ -39,35 +33,21 @@ from penstock.server.routes.job_shapes import (
     IdsReply,
     JobReply,
     JobsReply,
-    LimitsRequest,
-    PriorityRequest,
-    PruneRequest,
-    ReasonRequest,
     StateName,
-    WorkersReply,
     payload_of,
 )
 from penstock.server.routes.schema import describe
-from penstock.server.routes.shapes import RemovedReply
 
 LIST_MAX = 1_000
 PAGE = 50
 REPLY_BYTES_MAX = 4 * 1024 * 1024
 """A reply gets no further job beyond this."""
-MANY_MAX = 1_000
-"""Jobs that one request changes."""
 WAIT_SECONDS_MAX = 20.0
 ID_MAX = 2**63 - 1
 
 router = APIRouter(tags=["jobs"])
 
 _enqueue_body = msgspec.json.Decoder(EnqueueRequest)
-_retry_body = msgspec.json.Decoder(ChangeRequest)
-_cancel_body = msgspec.json.Decoder(CancelRequest)
-_reason_body = msgspec.json.Decoder(ReasonRequest)
-_priority_body = msgspec.json.Decoder(PriorityRequest)
-_prune_body = msgspec.json.Decoder(PruneRequest)
-_limits_body = msgspec.json.Decoder(LimitsRequest)
 
 JobId = Annotated[int, Path(ge=1, le=ID_MAX)]
 Moment = Annotated[float | None, Query(ge=0, lt=1e11, description="In seconds since 1970.")]
@@ -233,7 +213,7 @@ async def _queues(context: Context, access: Access, queue: str | None) -> list[s
     if queue is not None:
         access.check_jobs(queue)
         return [queue]
-    if _may_all((*access.jobs, *access.jobs_admin)):
+    if may_all((*access.jobs, *access.jobs_admin)):
         return [None]
     known = await context.hub.aio.jobs.stats()
     return [found.queue for found in known if may_use(access, found.queue)]
@@ -305,200 +285,6 @@ async def explain_job(request: Request, id: JobId) -> Response:
     return reply(ExplanationReply.of(await context.hub.aio.jobs.explain(id)))
 
 
-@router.post(
-    "/v1/jobs/{id:int}/retry",
-    **describe(
-        "Make a finished or scheduled job ready, with fresh attempts",
-        ok={200: ChangedReply},
-        errors=(400, 403, 404),
-    ),
-)
-async def retry_job(request: Request, id: JobId) -> Response:
-    context = context_of(request)
-    await _changeable(context, context.access(request), id)
-    return await _changed(context, id, bool(await context.hub.aio.jobs.retry(id)))
-
-
-@router.post(
-    "/v1/jobs/{id:int}/cancel",
-    **describe(
-        "Cancel a job; one that runs is asked to stop",
-        body=ReasonRequest,
-        ok={200: ChangedReply},
-        errors=(400, 403, 404, 413),
-    ),
-)
-async def cancel_job(request: Request, id: JobId) -> Response:
-    context = context_of(request)
-    access = context.access(request)
-    wanted = await body_as(request, _reason_body)
-    await _changeable(context, access, id)
-    changed = await context.hub.aio.jobs.cancel(id, reason=wanted.reason)
-    return await _changed(context, id, bool(changed))
-
-
-@router.put(
-    "/v1/jobs/{id:int}/priority",
-    **describe(
-        "Bring a job forward, or put it behind; lower is first",
-        body=PriorityRequest,
-        ok={200: ChangedReply},
-        errors=(400, 403, 404, 413),
-    ),
-)
-async def set_priority(request: Request, id: JobId) -> Response:
-    context = context_of(request)
-    access = context.access(request)
-    wanted = await body_as(request, _priority_body)
-    await _changeable(context, access, id)
-    changed = await context.hub.aio.jobs.set_priority(id, wanted.priority)
-    return await _changed(context, id, changed)
-
-
-@router.post(
-    "/v1/jobs/retry",
-    **describe(
-        "Retry many, by ids or by what they have in common; by default those that failed",
-        body=ChangeRequest,
-        ok={200: ChangedManyReply},
-        errors=(400, 403, 413),
-    ),
-)
-async def retry_jobs(request: Request) -> Response:
-    context = context_of(request)
-    access = context.access(request)
-    wanted = await body_as(request, _retry_body)
-    ids, after = await _choose(context, access, wanted, wanted.state or ["failed"])
-    return reply(ChangedManyReply(await context.hub.aio.jobs.retry(*ids), after))
-
-
-@router.post(
-    "/v1/jobs/cancel",
-    **describe(
-        "Cancel many, by ids or by what they have in common",
-        body=CancelRequest,
-        ok={200: ChangedManyReply},
-        errors=(400, 403, 413),
-    ),
-)
-async def cancel_jobs(request: Request) -> Response:
-    context = context_of(request)
-    access = context.access(request)
-    wanted = await body_as(request, _cancel_body)
-    states = wanted.state or ["pending", "scheduled", "waiting", "processing"]
-    ids, after = await _choose(context, access, wanted, states)
-    changed = await context.hub.aio.jobs.cancel(*ids, reason=wanted.reason)
-    return reply(ChangedManyReply(changed, after))
-
-
-@router.post(
-    "/v1/jobs/prune",
-    **describe(
-        "Remove finished jobs of all queues now",
-        body=PruneRequest,
-        ok={200: RemovedReply},
-        errors=(400, 403, 413),
-    ),
-)
-async def prune_jobs(request: Request) -> Response:
-    context = context_of(request)
-    context.access(request).check_jobs_admin("*")
-    wanted = await body_as(request, _prune_body)
-    removed = await context.hub.aio.jobs.prune(
-        state=wanted.state, older_than_seconds=wanted.older_than_seconds
-    )
-    return reply(RemovedReply(removed))
-
-
-@router.get(
-    "/v1/queues",
-    **describe("The queues the token may use: counts, sums, pace", ok={200: Overview}),
-)
-async def list_queues(request: Request) -> Response:
-    context = context_of(request)
-    access = context.access(request)
-    found = await context.hub.aio.jobs.overview()
-    if _may_all((*access.jobs, *access.jobs_admin)):
-        return reply(found)
-    queues = [queue for queue in found.queues if may_use(access, queue.queue)]
-    workers = [w for w in await context.hub.aio.jobs.workers() if _serves(access, w.queues)]
-    shown = Overview(
-        total(queues),
-        queues,
-        # How busy the others are is none of the caller's business, not even in a sum.
-        paces={name: pace for name, pace in found.paces.items() if may_use(access, name)},
-        workers=len(workers),
-        unattended=tuple(name for name in found.unattended if may_use(access, name)),
-    )
-    return reply(shown)
-
-
-@router.get(
-    "/v1/queues/{queue:name}",
-    **describe("One queue", ok={200: QueueStats}, errors=(400, 403)),
-)
-async def get_queue(request: Request, queue: str) -> Response:
-    context = context_of(request)
-    context.access(request).check_jobs(queue)
-    found = await context.hub.aio.jobs.stats(check_queue(queue))
-    return reply(found[0] if found else QueueStats(queue))
-
-
-@router.put(
-    "/v1/queues/{queue:name}",
-    **describe(
-        "Limit, pause or resume a queue",
-        body=LimitsRequest,
-        ok={200: QueueLimits},
-        errors=(400, 403, 413),
-    ),
-)
-async def put_queue(request: Request, queue: str) -> Response:
-    context = context_of(request)
-    context.access(request).check_jobs_admin(queue)
-    wanted = await body_as(request, _limits_body)
-    jobs = context.hub.aio.jobs
-    known = await jobs.stats(check_queue(queue))
-    limits = known[0].limits if known else QueueLimits()
-    given = {
-        name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not UNSET
-    }
-    QueueLimits(**given)
-    if set(given) - {"is_paused"}:
-        limits = msgspec.structs.replace(limits, **given)
-        limits = await jobs.limit(
-            queue,
-            concurrency=limits.concurrency_max,
-            rate=limits.rate_max,
-            per_seconds=limits.rate_seconds,
-        )
-    if "is_paused" in given:
-        await (jobs.pause(queue) if given["is_paused"] else jobs.resume(queue))
-        limits = msgspec.structs.replace(limits, is_paused=given["is_paused"])
-    return reply(limits)
-
-
-@router.get(
-    "/v1/workers",
-    **describe("The processes that take jobs of queues the token may use", ok={200: WorkersReply}),
-)
-async def list_workers(request: Request) -> Response:
-    context = context_of(request)
-    access = context.access(request)
-    workers = await context.hub.aio.jobs.workers()
-    if not _may_all((*access.jobs, *access.jobs_admin)):
-        workers = [
-            msgspec.structs.replace(
-                one,
-                queues={name: n for name, n in one.queues.items() if may_use(access, name)},
-                types=(),
-            )
-            for one in workers
-            if _serves(access, one.queues)
-        ]
-    return reply(WorkersReply(workers))
-
-
 def may_use(access: Access, queue: str) -> bool:
     """Whether a queue exists for this caller at all."""
     return any(covers(grant, queue) for grant in (*access.jobs, *access.jobs_admin))
@@ -515,54 +301,5 @@ async def visible(context: Context, access: Access, id: int) -> Job:
     return job
 
 
-async def _changeable(context: Context, access: Access, id: int) -> None:
-    job = await visible(context, access, id)
-    access.check_jobs_admin(job.queue)
-
-
-async def _changed(context: Context, id: int, changed: bool) -> Response:
-    return reply(ChangedReply(changed, JobReply.of(await context.hub.aio.jobs.get(id))))
-
-
-async def _choose(
-    context: Context, access: Access, wanted: ChangeRequest, states: list[StateName]
-) -> tuple[list[int], int | None]:
-    """The ids that a request means and may change, and where to go on. Unknown ids and those of
-    other queues are left out alike."""
-    if wanted.ids is None:
-        access.check_jobs_admin("*" if wanted.queue is None else wanted.queue)
-        if not 0 <= wanted.after <= ID_MAX:
-            raise InvalidInput("after is an id.")
-        found = await context.hub.aio.jobs.ids(
-            wanted.queue,
-            type=wanted.type,
-            state=states,
-            error=wanted.error,
-            since=wanted.since,
-            until=wanted.until,
-            after=wanted.after,
-            limit=MANY_MAX,
-        )
-        after = found[-1] if len(found) == MANY_MAX else None
-    else:
-        if len(wanted.ids) > MANY_MAX:
-            raise InvalidInput(f"ids has up to {MANY_MAX:,} of them, not {len(wanted.ids):,}.")
-        found, after = [id for id in dict.fromkeys(wanted.ids) if 0 < id <= ID_MAX], None
-    if _may_all(access.jobs_admin):
-        return found, after
-    mine = []
-    for id in found:
-        try:
-            await _changeable(context, access, id)
-        except (JobNotFound, Forbidden):
-            continue
-        mine.append(id)
-    return mine, after
-
-
-def _may_all(granted: tuple[str, ...]) -> bool:
+def may_all(granted: tuple[str, ...]) -> bool:
     return set(granted) >= set(EVERYTHING)
-
-
-def _serves(access: Access, queues: dict[str, int]) -> bool:
-    return any(may_use(access, queue) for queue in queues)
