@@ -20,7 +20,7 @@ import penstock
 import penstock.client
 from penstock.client import RemoteHub, follower
 from penstock.client.addresses import Address, is_remote, parse_addresses
-from penstock.client.topics import AsyncRemoteLive
+from penstock.client.aio_topics import AsyncRemoteLive
 from penstock.errors import (
     BadRequest,
     ConsumerBusy,

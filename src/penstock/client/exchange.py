@@ -270,6 +270,7 @@ class Exchange:
             await link.close()
             if link in self._links:
                 self._links.remove(link)
+        feed.close()
 
     async def close(self) -> None:
         self._is_closed = True
