@@ -233,6 +233,8 @@ async def test_resuming_gives_what_was_missed_and_says_that_nothing_is_missing(
     assert ok["recovered"] is True
     hub.topics.publish("orders", 5)
     assert await from_memory.receives(2) == [4, 5]
+    kinds = [frame.get("push", "reply") for frame in from_memory.heard]
+    assert kinds[:3] == ["reply", "reply", "messages"], "no message before the reply"
 
 
 async def test_resuming_after_messages_were_trimmed_tells_the_gap(
