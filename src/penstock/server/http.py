@@ -2,8 +2,9 @@
 
 A client has `request_seconds` to send a request, from its first byte (or from connecting) to the
 last byte of its body; the head of a request has `request_head_bytes_max`. So clients that drip a
-header a minute (slowloris) hold a socket for that long and no longer. What is sent to a client
-that never reads is the business of those who send: they find `abort` among the extensions.
+header a minute (slowloris) hold a socket for that long and no longer. A client that takes nothing
+of its answer for as long is cut, too. Those who send streams have deadlines of their own: they
+find `abort` among the extensions.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Http(HttpToolsProtocol):
     connections_max: int
 
     _deadline: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _unsent = 0
     _is_in_head = True
     _head_bytes = 0
     _refusal = 400
@@ -76,6 +79,7 @@ class Http(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_deadline()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -113,8 +117,17 @@ class Http(HttpToolsProtocol):
         self._stop_deadline()
         super().on_message_complete()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        self._stop_waiting()
+        super().resume_writing()
+
     def handle_websocket_upgrade(self) -> None:
         self._stop_deadline()
+        self._stop_waiting()
         # Firefox asks for "keep-alive, Upgrade", and picows listens to the one word only.
         self.scope["headers"] = [
             (name, b"Upgrade" if name == b"connection" else value)
@@ -135,6 +148,22 @@ class Http(HttpToolsProtocol):
         if found is not None:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
+
+    def _wait_for_reader(self) -> None:
+        self._unsent = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(self.request_seconds, self._check_reader)
+
+    def _check_reader(self) -> None:
+        self._stalled = None
+        if self.transport.get_write_buffer_size() < self._unsent:
+            self._wait_for_reader()  # Slow, but reading.
+        else:
+            self.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _start_deadline(self) -> None:
         self._deadline = self.loop.call_later(self.request_seconds, self._time_is_up)
