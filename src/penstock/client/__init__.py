@@ -11,7 +11,7 @@ from penstock.errors import Unsupported
 try:
     from penstock.client.hub import AsyncRemoteHub, RemoteHub, connect
 except ModuleNotFoundError as missing:
-    if missing.name not in ("httpx", "websockets"):
+    if (missing.name or "").partition(".")[0] not in ("httpx", "websockets"):
         raise
     raise Unsupported(
         "The remote client needs httpx and websockets.", hint="pip install 'penstock[server]'"
