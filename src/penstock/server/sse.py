@@ -6,7 +6,7 @@ gone, an event `gap` says so. A comment at least every `ping_seconds` keeps prox
 up, and moves the id along while other topics are busy.
 
 A slow client is served from the log at its own pace: at most one batch and the socket's buffer
-wait for it in memory. One that takes nothing for as long as a ping and its answer may take is cut.
+wait for it in memory. One that takes nothing at all for `request_seconds` is cut by its connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from penstock.delivery.batch import Item, split
 from penstock.errors import EpochChanged, HubClosed, LogTrimmed, PenstockError, Unauthorized
 from penstock.model import Pattern, Position
 from penstock.protocol import JSON_WIRE, Gap, Problem
-from penstock.server.http import ABORT
 from penstock.server.routes.context import Context
 from penstock.server.routes.reading import read_last
 from penstock.topics.subscription import AsyncLive
@@ -178,11 +177,7 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
             await self._send_all(send, leaving)
-            await self._within(send({"type": "http.response.body", "body": b""}))
-        except TimeoutError:
-            abort = scope.get("extensions", {}).get(ABORT)
-            if abort is not None:
-                abort["abort"]()
+            await send({"type": "http.response.body", "body": b""})
         finally:
             leaving.cancel()
             self._leave()
@@ -214,20 +209,16 @@ class EventStream(Response):
                 sent_at = loop.time()
 
     async def _write(self, send: Send, body: bytes) -> None:
-        await self._within(send({"type": "http.response.body", "body": body, "more_body": True}))
-
-    async def _within(self, sending: Awaitable[None]) -> None:
-        """Raises `TimeoutError` when the client has taken nothing for too long."""
-        settings = self._context.settings
-        task = asyncio.ensure_future(sending)
+        """Waits for as long as the client takes; if it takes long, the stream falls behind."""
+        message = {"type": "http.response.body", "body": body, "more_body": True}
+        sending = asyncio.ensure_future(send(message))
         try:
-            done, _ = await asyncio.wait([task], timeout=SLOW_SECONDS)
+            done, _ = await asyncio.wait([sending], timeout=SLOW_SECONDS)
             if not done:
                 await self._stream.fall_behind()
-            async with asyncio.timeout(settings.ping_seconds + settings.pong_seconds):
-                await task
+            await sending
         finally:
-            task.cancel()
+            sending.cancel()
 
 
 async def _until_gone(receive: Receive) -> None:
