@@ -223,10 +223,13 @@ def test_a_follower_killed_with_its_server_goes_on_where_it_was(
     follower.commit()
     assert hub.consumers.lag("c", "t").messages == 5
     assert [follower.get(SOON).payload for _ in range(5)] == [5, 6, 7, 8, 9]
+    # The server sent again what was not committed; it was here already, and comes once.
+    hub.topics.publish("t", "next")
+    assert follower.get(SOON).payload == "next"
     follower.close()
     hub.close()
     with connect(server.url).topics.follow("t", consumer="c") as again:
-        assert [again.get(SOON).payload for _ in range(5)] == [5, 6, 7, 8, 9]
+        assert again.get(SOON).payload == "next"
 
 
 def test_a_gap_made_while_away_is_told(
