@@ -495,11 +495,18 @@ class Link:
             feed.fail(error)
         self.feeds.clear()
 
+    @property
+    def repeatable_seconds(self) -> float:
+        """How long the server surely remembers the key of what was sent."""
+        connected = self.connected
+        known = self._settings if connected is None else connected
+        return known.idempotency_seconds * REPEATED_FOR
+
     def _send_call(self, call: _Call) -> None:
         now = self.loop.time()
         if call.sent_at is None:
             call.sent_at = now
-        if now - call.sent_at < self._settings.idempotency_seconds * REPEATED_FOR:
+        if now - call.sent_at < self.repeatable_seconds:
             self._send(call.frame)
         elif not call.future.done():
             # The server may have forgotten the key, and would store a second message.
