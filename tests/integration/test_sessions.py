@@ -36,6 +36,7 @@ async def test_connect_tells_who_where_and_how_often_it_is_pinged(board: Switchb
         "instance": board.runtime.name,
         "version": penstock.__version__,
         "ping_seconds": 25.0,
+        "idempotency_seconds": 300.0,
         "expires_in_seconds": None,
     }
 
