@@ -200,7 +200,7 @@ except penstock.PenstockError as error:
 
 def test_a_local_hub_needs_nothing_of_the_client_and_its_absence_is_explained() -> None:
     with Child(WITHOUT_THE_EXTRA) as child:
-        assert child.hear() == "unsupported pip install 'penstock[server]'"
+        assert child.hear() == "unsupported pip install 'penstock[client]'"
 
 
 # Publishing and reading

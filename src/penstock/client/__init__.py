@@ -14,7 +14,7 @@ except ModuleNotFoundError as missing:
     if (missing.name or "").partition(".")[0] not in ("httpx", "websockets"):
         raise
     raise Unsupported(
-        "The remote client needs httpx and websockets.", hint="pip install 'penstock[server]'"
+        "The remote client needs httpx and websockets.", hint="pip install 'penstock[client]'"
     ) from missing
 
 __all__ = ["AsyncRemoteHub", "RemoteHub", "connect", "is_remote"]

@@ -299,7 +299,8 @@ def _place(url: str | None) -> Iterator[tuple[str, str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m penstock.demo.story", description="Topics at work: three processes, one file."
+        prog="python -m penstock.demo.story",
+        description="Topics at work: three processes, one file.",
     )
     parser.add_argument(
         "--url", help="the hub to use, such as sqlite:///penstock.db; default: a temporary file"
