@@ -254,6 +254,7 @@ class SqliteTopicReader:
                 f"Messages after {after} were trimmed, up to {trimmed}, before they were read.",
                 first=None if first is None else Position(log.epoch, first),
                 resume=Position(log.epoch, log.last_id if first is None else first - 1),
+                through=trimmed,
             )
 
     def _trimmed(self, connection: apsw.Connection, numbers: list[int], known: int) -> int:
