@@ -288,10 +288,11 @@ def test_a_publish_without_a_server_waits_for_it_or_gives_up(
 
 
 def test_a_publish_is_not_sent_again_when_its_key_may_be_forgotten(
-    path: Path, server: Server, connect: Callable[..., RemoteHub]
+    path: Path, connect: Callable[..., RemoteHub]
 ) -> None:
-    """Rather an unknown outcome than two messages."""
-    hub = connect(server.url, idempotency_seconds=0.001)
+    """Rather an unknown outcome than two messages. How long that is, the server says."""
+    server = Server(path, PENSTOCK_IDEMPOTENCY_SECONDS="0.001")
+    hub = connect(server.url)
     hub.topics.publish("t", 0)
     server.signal(signal.SIGSTOP)  # It gets the command, and does not answer.
     failed: list[Exception] = []
@@ -308,6 +309,7 @@ def test_a_publish_is_not_sent_again_when_its_key_may_be_forgotten(
     server.kill()
     server.start()
     publishing.join(SOON)
+    server.stop()
 
     assert [type(error) for error in failed] == [OutcomeUnknown]
 
