@@ -67,7 +67,7 @@ lock: | $(PYTHON) ## Resolve pyproject.toml into both lock files; ARGS="--upgrad
 	@echo "Resolving requirements-all.lock and requirements.lock ..."
 	@$(UV_COMPILE) --all-extras --group build --group dev pyproject.toml -o requirements-all.lock
 	@# Constrained by the first, so that both files name the same versions.
-	@$(UV_COMPILE) --extra server --group build -c requirements-all.lock pyproject.toml -o requirements.lock
+	@$(UV_COMPILE) --extra server --extra client --group build -c requirements-all.lock pyproject.toml -o requirements.lock
 	@# Measured against, but not in the environment: it needs an older redis-py.
 	@$(UV_COMPILE) bench/peers/arq.in -o bench/peers/arq.lock
 

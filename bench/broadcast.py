@@ -6,6 +6,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.figures import Figure, show
@@ -56,7 +57,7 @@ def fan_out(arena: Arena, sizes: Sizes, begin: Callable[[str], object]) -> Itera
     yield _per_cpu("nats_ws_deliveries_per_cpu_s", nats)
     yield _ratio("ratio_vs_nats", ours, nats)
     yield _per_cpu("unbatched_deliveries_per_cpu_s", unbatched)
-    yield _per_cpu("steady_deliveries_per_cpu_s", steady)
+    yield _beside("steady_deliveries_per_cpu_s", steady, "NATS", steady_nats)
     yield _per_cpu("steady_nats_ws_deliveries_per_cpu_s", steady_nats)
     yield _busiest([*ours, *nats, *asgi, *unbatched, *steady, *steady_nats])
     yield from _complete([*ours, *unbatched, *steady])
@@ -128,6 +129,14 @@ def _per_cpu(key: str, runs: Sequence[dict[str, Any]]) -> Figure:
     if wrong:
         note += f"; void: {wrong} messages or clients went missing or wrong"
     return Figure.of(key, [per_cpu(run) for run in runs], note, is_valid=not wrong)
+
+
+def _beside(
+    key: str, ours: Sequence[dict[str, Any]], other: str, theirs: Sequence[dict[str, Any]]
+) -> Figure:
+    figure = _per_cpu(key, ours)
+    ratio = _ratio(key, ours, theirs).value
+    return replace(figure, note=f"{figure.note}; {ratio:.2f} times {other} at the same rate")
 
 
 def _ratio(key: str, ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> Figure:

@@ -9,8 +9,11 @@ at the subscribers, over user and system time of the server between two moments 
 subscriber has everything. Servers that are compared run in turns.
 
 That the generator is not the bottleneck shows in `generator_busy_max`: while a server is measured
-the generator waits for it. Two more figures have a fixed rate instead of the window, at which the
-servers are far from their limits.
+the generator waits for it.
+
+The window decides how large batches can grow, and with them every figure here but the naive one.
+Two more figures therefore have a fixed, moderate rate instead: batches are small then, and the
+distance to NATS is much smaller than at full load.
 """
 
 from __future__ import annotations

@@ -250,13 +250,22 @@ class LogTrimmed(TopicError):
     hint = "Read on after .resume, follow with on_trimmed='skip', or keep messages longer."
 
     def __init__(
-        self, message: str = "", *, first: Position | None, resume: Position, hint: str = ""
+        self,
+        message: str = "",
+        *,
+        first: Position | None,
+        resume: Position,
+        through: int | None = None,
+        hint: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
         self.first = first
         """The first message that exists; None if there is none."""
         self.resume = resume
         """Reading after this position starts with that message."""
+        self.through = max(resume.offset, through or 0)
+        """Of what was trimmed, all up to this id is told by this error. It can lie behind the
+        first message: of a glob's topics, one may be trimmed further than another."""
 
 
 class EpochChanged(TopicError):

@@ -380,6 +380,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     messages: list[Message]
     through: int
     epoch: str
+    trimmed: tuple[str, ...] = ()
+    """Topics that lost messages in this part before they could be read."""
 
 
 def check_count(count: int, what: str) -> int:

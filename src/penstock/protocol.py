@@ -215,6 +215,8 @@ class Connected(msgspec.Struct, frozen=True):
     version: str
     ping_seconds: float
     """How often the server pings."""
+    idempotency_seconds: float
+    """How long an idempotency key is remembered: repeating a publish later may store it twice."""
     expires_in_seconds: float | None = None
     """When the token has to be refreshed."""
 

@@ -150,7 +150,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pong_seconds: Positive = 10.0
     """How long its answer may take."""
     request_seconds: Positive = 30.0
-    """How long an HTTP client may take to send its request."""
+    """How long an HTTP client may take to send its request, and take none of its answer."""
     drain_seconds: Positive = 10.0
     """How long stopping may take."""
 

@@ -171,6 +171,9 @@ class Publisher(Client):
         self.topics = topics
         self.acked: list[int] = []
         self.repeated = 0
+        self.errors: Counter[str] = Counter()
+        self.is_patient = False
+        """Whether it tries again whatever it is told."""
         self.is_stopping = False
 
     async def run(self, pause_seconds: float = 0.004) -> None:
@@ -193,8 +196,10 @@ class Publisher(Client):
                 connection = None
                 continue
             if "error" in reply:
-                if not reply["error"].get("retryable"):
+                self.errors[reply["error"]["code"]] += 1
+                if not reply["error"].get("retryable") and not self.is_patient:
                     raise Refused(reply)
+                await asyncio.sleep(pause_seconds)
                 continue
             self.repeated += reply["ok"].get("duplicate", False)
             self.acked.append(int(reply["ok"]["position"].rpartition(":")[2]))

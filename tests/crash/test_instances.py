@@ -103,7 +103,7 @@ class Chaos:
     async def run(self) -> None:
         while not self.is_stopping:
             await asyncio.sleep(self._chance.uniform(0.1, 1.2))
-            if self._chance.random() < 0.3:
+            if self.kills % 3 == 2:
                 assert await asyncio.to_thread(self._server.stop) == 0
             else:
                 await asyncio.to_thread(self._server.kill)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from penstock import errors, protocol
+from penstock.delivery.stats import DeliverySecond
 from penstock.model import Format, SlowPolicy, Start
 from penstock.settings import Settings
 from tests.docs.pages import DOCS
@@ -204,6 +205,12 @@ def test_numbers_in_the_text_are_the_defaults_they_stand_behind() -> None:
     assert pairs
     for name, shown in pairs:
         assert float(shown) == getattr(Settings(), name), name
+
+
+def test_the_statistics_are_documented_as_they_are_published() -> None:
+    """D9: whoever reads `penstock.delivery` in a pipeline goes by `explain/delivery.md`."""
+    text = (DOCS / "explain" / "delivery.md").read_text(encoding="utf-8")
+    assert set(table(text, "field")) == field_names(DeliverySecond)
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,16 @@ async def test_a_batch_is_sent_when_it_is_full(
 ) -> None:
     board = await open_board(batch_ms=A_MINUTE, batch_max=3)
     client = await subscribed(join, board)
-    for number in range(7):
-        await in_thread(hub.topics.publish, "orders", number)
-        if number == 0:
-            await client.receives(1)
+    hub.topics.publish("orders", 0)
+    await client.receives(1)
+    hub.topics.publish_many("orders", [1, 2])
+    await eventually(lambda: channel_of(board).queue_depth == 2, "two wait")
+    assert client.payloads() == [0]
+    hub.topics.publish("orders", 3)
+    assert await client.receives(4) == [0, 1, 2, 3]
+    hub.topics.publish_many("orders", [4, 5, 6])
     await client.receives(7)
-    sizes = [len(batch) for batch in client.batches()]
-    assert sizes[0] == 1
-    assert all(size >= 3 for size in sizes[1:]), sizes
+    assert [len(batch) for batch in client.batches()] == [1, 3, 3]
 
 
 async def test_a_batch_is_sent_when_its_time_is_up(

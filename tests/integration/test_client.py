@@ -20,7 +20,7 @@ import penstock
 import penstock.client
 from penstock.client import RemoteHub, follower
 from penstock.client.addresses import Address, is_remote, parse_addresses
-from penstock.client.topics import AsyncRemoteLive
+from penstock.client.aio_topics import AsyncRemoteLive
 from penstock.errors import (
     BadRequest,
     ConsumerBusy,
@@ -40,7 +40,7 @@ from penstock.errors import (
 from penstock.model import Delivery, Position, Publication, Retention
 from penstock.topics import followers, subscription
 from tests.factories import hub_on, ids, payloads
-from tests.processes import in_fork
+from tests.processes import Child, in_fork
 from tests.servers import Server
 from tests.waiting import wait_until
 
@@ -189,6 +189,24 @@ def test_a_program_moves_to_a_server_by_its_url(server: Server, topic: str) -> N
         assert isinstance(hub, RemoteHub)
         hub.topics.publish(topic, 1)
         assert payloads(hub.topics.read(topic)) == [1]
+
+
+WITHOUT_THE_EXTRA = """
+import sys
+sys.modules["websockets"] = None
+import penstock
+penstock.connect("memory:").close()
+assert "httpx" not in sys.modules
+try:
+    penstock.connect("http://127.0.0.1:1")
+except penstock.PenstockError as error:
+    print(error.code, error.hint)
+"""
+
+
+def test_a_local_hub_needs_nothing_of_the_client_and_its_absence_is_explained() -> None:
+    with Child(WITHOUT_THE_EXTRA) as child:
+        assert child.hear() == "unsupported pip install 'penstock[client]'"
 
 
 # Publishing and reading

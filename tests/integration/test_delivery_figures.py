@@ -15,6 +15,7 @@ from penstock.model import Pattern
 from penstock.protocol import MSGPACK_WIRE
 from penstock.testing import FakeClock
 from tests.integration.conftest import Join, OpenBoard
+from tests.sockets import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,9 @@ async def test_what_waits_is_the_queue_depth(
     hub.topics.publish("orders", 0)
     await client.receives(1)
     hub.topics.publish_many("orders", [1, 2, 3])
+    channel = board.find_channel(Pattern("orders"))
+    assert channel is not None
+    await eventually(lambda: channel.queue_depth == 3, "three wait")
     assert (await board.metrics()).topics["orders"].queue_depth == 3
 
 

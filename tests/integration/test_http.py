@@ -18,6 +18,7 @@ import penstock
 from penstock.health import Metrics
 from penstock.model import Position
 from penstock.server.metrics import preferred
+from penstock.server.routes.reading import REPLY_BYTES_MAX
 from tests.docs.pages import DOCS
 from tests.factories import hub_on, payloads
 from tests.serving import HttpServer
@@ -255,14 +256,21 @@ def test_a_reply_of_large_messages_ends_early_and_says_where_to_read_on(
     for blob in blobs:
         done = http.post(f"/v1/topics/{topic}/messages", json={"base64": blob})
         assert done.status_code == 201
-    first = http.get(f"/v1/topics/{topic}/messages", params={"limit": 1000}).json()
-    seen = [entry["base64"] for entry in first["messages"]]
-    page = first
-    while page["messages"]:
-        params = {"after": page["position"], "limit": 1000}
-        page = http.get(f"/v1/topics/{topic}/messages", params=params).json()
+    seen: list[str] = []
+    params: dict[str, Any] = {"limit": 1000}
+    while True:
+        answer = http.get(f"/v1/topics/{topic}/messages", params=params)
+        assert len(answer.content) < 2 * REPLY_BYTES_MAX
+        page = answer.json()
+        if not page["messages"]:
+            break
         seen += [entry["base64"] for entry in page["messages"]]
+        params = {"after": page["position"], "limit": 1000}
     assert seen == blobs
+    last = http.get(f"/v1/topics/{topic}/messages", params={"last": 1000, "limit": 1000})
+    assert len(last.content) < 2 * REPLY_BYTES_MAX
+    kept = [entry["base64"] for entry in last.json()["messages"]]
+    assert kept == blobs[-len(kept) :]
 
 
 def test_a_position_before_what_was_trimmed_is_gone(http: httpx.Client, topic: str) -> None:

@@ -358,7 +358,7 @@ def test_a_body_that_does_not_end_is_cut_at_the_limit(local: HttpServer) -> None
             pass
         else:
             pytest.fail("64 MiB were accepted")
-    assert process.memory_info().rss - before < 20 * 1024 * 1024
+    assert process.memory_info().rss - before < 10 * 1024 * 1024
     assert local.http.get("/health/live").status_code == 200
 
 
@@ -418,6 +418,27 @@ def test_a_stream_outlives_the_deadline_of_requests(hasty: HttpServer) -> None:
                 answer_of(client)
         assert hasty.http.post("/v1/topics/x/messages", json={"payload": 1}).status_code == 201
         assert any(line == "event: message" for line in lines)
+
+
+def test_a_client_that_does_not_take_its_answers_is_cut(hasty: HttpServer) -> None:
+    """Fault row 25: it asks for much, many times, and reads nothing."""
+    body = {"payload": secrets.token_hex(400_000)}
+    for _ in range(3):
+        assert hasty.http.post("/v1/topics/x/messages", json=body).status_code == 201
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(DEADLINE_SECONDS)
+        client.connect(("127.0.0.1", hasty.port))
+        client.sendall(head(hasty, method="GET") * 20)
+        connection = wait_until(lambda: _sockets(hasty, client), "the server has the connection")
+        wait_until(lambda: not _sockets(hasty, client), f"the server has cut {connection}")
+    assert hasty.http.get("/health/live").status_code == 200
+
+
+def _sockets(server: HttpServer, client: socket.socket) -> list[Any]:
+    """The server's side of a client's connection, while it has one open."""
+    here = client.getsockname()
+    return [c for c in psutil.Process(server.pid).net_connections("tcp") if c.raddr == here]
 
 
 def test_beyond_the_publish_rate_a_client_is_told_to_wait(path: Path) -> None:

@@ -36,6 +36,7 @@ async def test_connect_tells_who_where_and_how_often_it_is_pinged(board: Switchb
         "instance": board.runtime.name,
         "version": penstock.__version__,
         "ping_seconds": 25.0,
+        "idempotency_seconds": 300.0,
         "expires_in_seconds": None,
     }
 
@@ -233,6 +234,8 @@ async def test_resuming_gives_what_was_missed_and_says_that_nothing_is_missing(
     assert ok["recovered"] is True
     hub.topics.publish("orders", 5)
     assert await from_memory.receives(2) == [4, 5]
+    kinds = [frame.get("push", "reply") for frame in from_memory.heard]
+    assert kinds[:3] == ["reply", "reply", "messages"], "no message before the reply"
 
 
 async def test_resuming_after_messages_were_trimmed_tells_the_gap(

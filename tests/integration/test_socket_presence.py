@@ -171,6 +171,36 @@ async def test_joins_and_leaves_are_written_and_told_together(
     assert len(watcher.pushes("presence")) <= 7
 
 
+async def test_asking_who_is_there_does_not_make_the_writes_come_faster(
+    open_board: OpenBoard, join: Join
+) -> None:
+    """With a minute between writes: the first at once, and then none, however often one asks."""
+    board = await open_board(presence_ms=60_000.0, stats_seconds=0.0)
+    client = await present(join, board, "ann")
+    await client.ask("presence", topic="room")
+    commits = Commits(board)
+    for number in range(50):
+        client.say("unsubscribe", topic="room")
+        client.say("subscribe", topic="room", join={"n": number})
+        client.say("presence", topic="room")
+        await asyncio.sleep(0)
+    await client.ask("publish", topic="elsewhere", payload="a commit of its own")
+    assert commits.count == 1
+
+
+async def test_coming_and_going_before_it_is_written_is_nothing(
+    open_board: OpenBoard, join: Join, hub: penstock.Hub
+) -> None:
+    board = await open_board(presence_ms=60_000.0, stats_seconds=0.0)
+    watcher = await present(join, board, "ann")
+    await watcher.ask("presence", topic="room")
+    fleeting = await present(join, board, "bob")
+    fleeting.goes()
+    found = await watcher.ask("presence", topic="room")
+    assert [m["client"] for m in found["members"]] == ["ann"]
+    assert [m.client for event in events(hub) for m in event.joined] == ["ann"]
+
+
 async def test_a_thousand_idle_clients_write_nothing(
     open_board: OpenBoard, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:

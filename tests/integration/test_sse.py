@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 import penstock
@@ -258,7 +261,7 @@ def test_a_client_that_never_reads_is_cut_and_others_do_not_wait(
     """Fault row 25; D5: the others get everything meanwhile."""
     hub = open_hub()
     with (
-        HttpServer(path, ping_seconds=0.5, pong_seconds=0.5) as server,
+        HttpServer(path, request_seconds=0.5) as server,
         socket.create_connection(("127.0.0.1", server.port)) as deaf,
     ):
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -280,6 +283,69 @@ def test_a_client_that_never_reads_is_cut_and_others_do_not_wait(
         wait_until(lambda: connections() == 0, "the deaf client is cut")
         with pytest.raises(ConnectionResetError):
             _drain(deaf)
+
+
+def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
+    path: Path, open_hub: Callable[..., penstock.Hub]
+) -> None:
+    """D5: it would be served from the log. The server is not told to cut it meanwhile."""
+    hub = open_hub(compress_above_bytes=10**9)
+    with HttpServer(path) as server:
+        process = psutil.Process(server.pid)
+        hub.topics.publish("big", 0)
+        with ExitStack() as stack:
+            for _ in range(3):
+                deaf = stack.enter_context(_deaf(server, "big"))
+                assert deaf.recv(15).startswith(b"HTTP/1.1 200")
+            before = process.memory_info().rss
+            with Events(server.http, "big") as events:
+                events.started()
+                taken = iter(events)
+                for n in range(96):
+                    hub.topics.publish("big", f"{n:04}" + "x" * 1_000_000)
+                    assert next(taken).json["payload"].startswith(f"{n:04}")
+            assert process.memory_info().rss - before < 40 * 1024 * 1024
+
+
+def test_a_slow_client_gets_everything_at_its_own_pace(
+    path: Path, open_hub: Callable[..., penstock.Hub]
+) -> None:
+    """D5: nothing is lost, repeated or out of order, and it is not cut while it reads at all."""
+    hub = open_hub()
+    with HttpServer(path, request_seconds=0.5) as server, _deaf(server, "big") as slow:
+        with Events(server.http, "big") as others:
+            others.started()
+            hub.topics.publish_many("big", [f"{n:04}" + "x" * 100_000 for n in range(200)])
+            assert len(others.take(200)) == 200
+        heard = bytearray()
+        for _ in range(5):
+            heard += slow.recv(20_000)
+            _wait_for_deadline(server)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        while b'"payload":"0199' not in heard[-200_000:]:
+            piece = slow.recv(1 << 20)
+            assert piece, "it was cut"
+            heard += piece
+    found = re.findall(rb'"payload":"(\d{4})x', bytes(heard))
+    assert found == [b"%04d" % n for n in range(200)]
+
+
+def _wait_for_deadline(server: HttpServer) -> None:
+    """Until another client, which sends nothing, has run into the server's deadline."""
+    with socket.create_connection(("127.0.0.1", server.port)) as silent:
+        silent.settimeout(DEADLINE_SECONDS)
+        assert silent.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def _deaf(server: HttpServer, topic: str) -> socket.socket:
+    """A client that has asked for a stream and does not read it by itself."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(DEADLINE_SECONDS)
+    client.connect(("127.0.0.1", server.port))
+    request = f"GET /v1/topics/{topic}/events HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n"
+    client.sendall(request.encode())
+    return client
 
 
 def _drain(client: socket.socket) -> None:

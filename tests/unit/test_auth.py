@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,6 +12,8 @@ from typing import Any
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from penstock.clock import SECOND
 from penstock.delivery.access import Access, Anybody
@@ -333,6 +337,45 @@ def test_a_public_key_is_no_secret(configure: Configure, tmp_path: Path) -> None
     (tmp_path / "jwt.key").write_text(pem)
     with pytest.raises(InvalidSettings, match="not one for HS256"):
         configure()
+
+
+PRIVATE_KEYS: dict[str, Any] = {
+    "RS256": lambda: rsa.generate_private_key(public_exponent=65_537, key_size=2048),
+    "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
+    "EdDSA": ed25519.Ed25519PrivateKey.generate,
+}
+
+
+def pem_of(public_key: Any) -> bytes:
+    encoding = serialization.Encoding.PEM
+    kind = serialization.PublicFormat.SubjectPublicKeyInfo
+    pem: bytes = public_key.public_bytes(encoding, kind)
+    return pem
+
+
+@pytest.mark.parametrize("algorithm", PRIVATE_KEYS)
+def test_tokens_of_one_who_keeps_the_private_key(
+    algorithm: str, configure: Configure, sign: Sign, tmp_path: Path
+) -> None:
+    """Only those of the pinned algorithm and that key: not another key's, nor the public key
+    used as a secret."""
+    private, other = PRIVATE_KEYS[algorithm](), PRIVATE_KEYS[algorithm]()
+    public = pem_of(private.public_key())
+    (tmp_path / "jwt.key").write_bytes(public)
+    tokens = configure(jwt_algorithm=algorithm)
+
+    assert tokens.authenticate(sign(private, algorithm)).subscribe == ("orders",)
+    with pytest.raises(Unauthorized):
+        tokens.authenticate(sign(other, algorithm))
+    with pytest.raises(Unauthorized):
+        tokens.authenticate(signed_with_public_key(sign(), public))
+
+
+def signed_with_public_key(token: str, public: bytes) -> str:
+    """The oldest trick: the public key as the secret of HS256. By hand: PyJWT refuses to."""
+    head, body, _ = token.split(".")
+    mac = hmac.digest(public, f"{head}.{body}".encode(), "sha256")
+    return f"{head}.{body}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
 
 def test_secrets_are_in_no_repr(configure: Configure, sign: Sign, file: Path) -> None:

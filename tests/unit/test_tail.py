@@ -238,3 +238,35 @@ def test_a_tail_that_meets_an_error_is_called_again(open_hub: OpenHub) -> None:
         assert live.get(SOON).payload == 1
         assert len(failures) == 2
         assert tail.cursor == 1
+
+
+@pytest.mark.parametrize("subscription", ["t", "t*"])
+def test_a_process_that_was_away_while_messages_were_trimmed_says_so(
+    open_hub: OpenHub, subscription: str
+) -> None:
+    """T5, T7: such as one that was suspended for longer than messages are kept. Readers of other
+    topics notice nothing."""
+    away, other = open_hub(), open_hub()
+    with away.topics.subscribe(subscription) as live, away.topics.subscribe("u") as untouched:
+        assert live.get(0) is untouched.get(0) is None
+        away._open().doorbell.stop()
+        other.topics.publish_many("t", [1, 2, 3])
+        other.topics.trim("t", keep=1)
+        other.topics.publish("u", 4)
+        away._open().tail.look()
+
+        with pytest.raises(LogTrimmed):
+            live.get(SOON)
+        assert untouched.get(SOON).payload == 4
+
+
+def test_a_process_that_was_away_may_skip_what_was_trimmed(open_hub: OpenHub) -> None:
+    away, other = open_hub(), open_hub()
+    with away.topics.subscribe("t", on_trimmed="skip") as live:
+        assert live.get(0) is None
+        away._open().doorbell.stop()
+        other.topics.publish_many("t", [1, 2, 3])
+        other.topics.trim("t", keep=1)
+        away._open().tail.look()
+
+        assert live.get(SOON).payload == 3

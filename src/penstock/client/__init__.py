@@ -11,10 +11,10 @@ from penstock.errors import Unsupported
 try:
     from penstock.client.hub import AsyncRemoteHub, RemoteHub, connect
 except ModuleNotFoundError as missing:
-    if missing.name not in ("httpx", "websockets"):
+    if (missing.name or "").partition(".")[0] not in ("httpx", "websockets"):
         raise
     raise Unsupported(
-        "The remote client needs httpx and websockets.", hint="pip install 'penstock[server]'"
+        "The remote client needs httpx and websockets.", hint="pip install 'penstock[client]'"
     ) from missing
 
 __all__ = ["AsyncRemoteHub", "RemoteHub", "connect", "is_remote"]

@@ -10,44 +10,10 @@ import msgspec
 
 from penstock.client.exchange import Exchange
 from penstock.client.portal import Portal
+from penstock.client.replies import ConsumerReply, ConsumersReply, RemovedReply
 from penstock.client.rest import path
 from penstock.errors import ConsumerNotFound, InvalidInput
 from penstock.model import Consumer, Lag, Pattern, Position, Start, check_name
-
-
-class _Consumer(msgspec.Struct):
-    name: str
-    subscription: str
-    position: str
-    holder: str | None
-    created_at: int
-    updated_at: int
-    lag_messages: int
-    lag_seconds: float
-    lost: bool
-
-    def as_consumer(self) -> Consumer:
-        position = Position.parse(self.position)
-        return Consumer(
-            self.name,
-            self.subscription,
-            position,
-            position.offset,
-            self.created_at,
-            self.updated_at,
-            self.holder,
-        )
-
-    def as_lag(self) -> Lag:
-        return Lag(self.name, self.subscription, self.lag_messages, self.lag_seconds, self.lost)
-
-
-class _Consumers(msgspec.Struct):
-    consumers: list[_Consumer]
-
-
-class _Removed(msgspec.Struct):
-    removed: int
 
 
 class AsyncRemoteConsumers:
@@ -75,7 +41,7 @@ class AsyncRemoteConsumers:
             path("consumers", check_name(name, "consumer name"), "reset"),
             body={"topic": subscription, "to": str(to)},
         )
-        return msgspec.json.decode(body, type=_Consumer).as_consumer()
+        return msgspec.json.decode(body, type=ConsumerReply).as_consumer()
 
     async def delete(self, name: str, subscription: str | None = None) -> int:
         """Forget the consumer, on one subscription or on all. Returns how many watermarks."""
@@ -84,14 +50,14 @@ class AsyncRemoteConsumers:
             path("consumers", check_name(name, "consumer name")),
             parameters={"topic": subscription},
         )
-        return msgspec.json.decode(body, type=_Removed).removed
+        return msgspec.json.decode(body, type=RemovedReply).removed
 
-    async def _find(self, name: str | None) -> builtins.list[_Consumer]:
+    async def _find(self, name: str | None) -> builtins.list[ConsumerReply]:
         body = await self._open().rest.call("GET", path("consumers"))
-        found = msgspec.json.decode(body, type=_Consumers).consumers
+        found = msgspec.json.decode(body, type=ConsumersReply).consumers
         return [consumer for consumer in found if name in (None, consumer.name)]
 
-    async def _one(self, name: str, subscription: str) -> _Consumer:
+    async def _one(self, name: str, subscription: str) -> ConsumerReply:
         for consumer in await self._find(name):
             if consumer.subscription == subscription:
                 return consumer

@@ -13,7 +13,7 @@ import msgspec
 from penstock.client.addresses import Addresses
 from penstock.client.feed import Feed
 from penstock.client.frames import outgoing, receipt
-from penstock.client.link import REPEATED_FOR, Link
+from penstock.client.link import Link
 from penstock.client.rest import Rest
 from penstock.client.tokens import Tokens
 from penstock.errors import (
@@ -182,7 +182,7 @@ class Exchange:
         limit = self.settings.client_timeout_seconds if timeout is None else timeout
         deadline = self.loop.time() + limit
         # As long as the server remembers the keys.
-        repeated_until = self.loop.time() + self.settings.idempotency_seconds * REPEATED_FOR
+        repeated_until = self.loop.time() + self._links[0].repeatable_seconds
         pause = RETRY_SECONDS
         while True:
             try:
@@ -270,6 +270,7 @@ class Exchange:
             await link.close()
             if link in self._links:
                 self._links.remove(link)
+        feed.close()
 
     async def close(self) -> None:
         self._is_closed = True

@@ -92,9 +92,9 @@ class RemoteFollower(Iterator[Message]):
         if self._is_closed:
             return
         self._is_closed = True
-        self._live.close()
         if not self._portal.loop.is_closed():
             self._portal.run(self._exchange.unsubscribe(self._feed))
+        self._live.close()
 
     def __enter__(self) -> RemoteFollower:
         return self
@@ -201,10 +201,10 @@ class AsyncRemoteFollower(AsyncIterator[Message]):
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.cancel()
-        if self._live is not None:
-            await self._live.close()
         if self._exchange is not None:
             await self._exchange.unsubscribe(self._feed)
+        if self._live is not None:
+            await self._live.close()
 
     async def __aenter__(self) -> AsyncRemoteFollower:
         await self._open()

@@ -14,17 +14,18 @@ from typing import Any, NoReturn
 import msgspec
 
 from penstock.client.addresses import SEPARATOR, Address, Addresses, parse_addresses
+from penstock.client.aio_topics import AsyncRemoteTopics
 from penstock.client.consumers import AsyncRemoteConsumers, RemoteConsumers
 from penstock.client.exchange import Exchange
 from penstock.client.jobs import AsyncRemoteJobs
 from penstock.client.jobs_bridge import RemoteJobs
 from penstock.client.portal import Portal
+from penstock.client.replies import HealthReply
 from penstock.client.schedules import AsyncRemoteSchedules, RemoteSchedules
 from penstock.client.tokens import Token, Tokens
-from penstock.client.topics import AsyncRemoteTopics, RemoteTopics
+from penstock.client.topics import RemoteTopics
 from penstock.errors import Forbidden, HubClosed, Unsupported
-from penstock.health import Health, Metrics, Status
-from penstock.model import Check, Lag
+from penstock.health import Health, Metrics
 from penstock.protocol import Members, Presence
 from penstock.settings import Settings
 from penstock.settings import load as load_settings
@@ -32,13 +33,6 @@ from penstock.telemetry import Telemetry
 
 TOKEN_VARIABLE = "PENSTOCK_TOKEN"
 LISTENER_THREADS = 4
-
-
-class _Health(msgspec.Struct):
-    status: Status
-    checks: list[Check]
-    lags: list[Lag] = []
-    metrics: Metrics | None = None
 
 
 def _only_local(what: str) -> Callable[..., NoReturn]:
@@ -71,7 +65,7 @@ class AsyncRemoteHub:
     async def health(self) -> Health:
         """How consumers are doing, judged by the thresholds in the server's settings."""
         body = await self._open().rest.call("GET", "/health", accepts=(503,))
-        found = msgspec.json.decode(body, type=_Health)
+        found = msgspec.json.decode(body, type=HealthReply)
         if found.metrics is None:
             raise Forbidden(
                 "This token does not allow to see health in figures.",

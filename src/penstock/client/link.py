@@ -7,7 +7,6 @@ order. Publishes carry idempotency keys, so that this never makes a second messa
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import (
     ConnectionClosed,
-    InvalidHandshake,
     InvalidStatus,
     WebSocketException,
 )
@@ -28,14 +26,19 @@ from websockets.typing import Subprotocol
 from penstock.client.addresses import Addresses
 from penstock.client.feed import Feed
 from penstock.client.frames import Frame, as_error, decode_frame, decode_reply
+from penstock.client.refusals import (
+    Refused,
+    Unavailable,
+    close_of,
+    describe,
+    error_of_close,
+    refusal,
+)
 from penstock.client.tokens import Tokens
 from penstock.errors import (
-    BadRequest,
     Disconnected,
-    Forbidden,
     HubClosed,
     InvalidPayload,
-    LimitReached,
     OutcomeUnknown,
     PenstockError,
     QueueFull,
@@ -49,7 +52,6 @@ from penstock.protocol import (
     Connect,
     Connected,
     Ping,
-    Problem,
     Refresh,
     Subscribed,
     Unsubscribe,
@@ -58,6 +60,7 @@ from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 
 RECONNECT_SECONDS: Final = 0.1
+STABLE_SECONDS: Final = 5.0
 OPEN_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 2.0
 PONG_SECONDS: Final = 10.0
@@ -70,28 +73,6 @@ FRAME_BYTES_MAX: Final = 384 * 1024 * 1024
 FRAMES_AHEAD: Final = 8
 
 T = TypeVar("T")
-
-
-class Refused(Exception):
-    """Connecting again would not help."""
-
-    def __init__(self, error: PenstockError) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-class Unavailable(InvalidHandshake):
-    """Not now."""
-
-    def __init__(self, error: PenstockError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
-class ErrorReply(msgspec.Struct):
-    """What a server says over HTTP instead of what was asked for."""
-
-    error: Problem
 
 
 class _Call:
@@ -154,10 +135,15 @@ class Link:
 
         With a `feed`, it is sent only while the server serves that subscription.
         """
-        if self._is_closed:
-            raise HubClosed
         if len(self._calls) >= self._settings.write_queue_max:
             raise QueueFull("Too many commands wait for the server.")
+        return await self._call(make, answer, timeout, feed)
+
+    async def _call(
+        self, make: Callable[[int], Command], answer: type[T], timeout: float, feed: Feed | None
+    ) -> T:
+        if self._is_closed:
+            raise HubClosed
         id = self._take_id()
         call = _Call(self._encoded(make(id)), self.loop.create_future(), feed)
         self._calls[id] = call
@@ -295,35 +281,29 @@ class Link:
                 await runner
 
     async def _run(self) -> None:
-        rounds = 0
         tried = 0
         while True:
+            started = self.loop.time()
             try:
                 await self._connect_and_serve()
-            except Refused as refused:
-                self._runner = None
-                self._end(refused.error)
-                return
-            except PenstockError as error:
-                self._runner = None
-                self._end(error)
+            except (Refused, PenstockError) as refused:
+                self._runner = self.connected = None
+                self._end(refused.error if isinstance(refused, Refused) else refused)
                 return
             except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as error:
-                self.last_error = _describe(error)
+                self.last_error = describe(error)
                 self._unavailable = error.error if isinstance(error, Unavailable) else None
             if self.connected is not None:
-                # It worked. Go elsewhere first: a server that stops says so to everybody.
                 self.connected = None
-                rounds = tried = 0
                 self._telemetry.emit("disconnected", error=self.last_error)
+                # One that takes clients and drops them at once has not worked.
+                if self.loop.time() - started > STABLE_SECONDS:
+                    tried = 0
+            # Elsewhere first: a server that stops says so to everybody.
             self.addresses.move_on()
+            limit = RECONNECT_SECONDS * 2 ** min(tried // len(self.addresses), 20)
+            await asyncio.sleep(random.uniform(0, min(limit, self._settings.reconnect_seconds_max)))
             tried += 1
-            if tried % len(self.addresses) == 0 or tried == 1:
-                rounds += 1
-            limit = min(
-                self._settings.reconnect_seconds_max, RECONNECT_SECONDS * 2 ** min(rounds - 1, 20)
-            )
-            await asyncio.sleep(random.uniform(0, limit))
 
     async def _connect_and_serve(self) -> None:
         try:
@@ -340,13 +320,13 @@ class Link:
             ) as socket:
                 await self._serve(socket)
         except InvalidStatus as error:
-            raise _refusal(error) from None
+            raise refusal(error) from None
         except ConnectionClosed as closed:
-            code, reason = _close_of(closed)
+            code, reason = close_of(closed)
             if code == Close.TOKEN_EXPIRED or code == Close.BAD_TOKEN:
                 self._tokens.forget()
             if code is not None and 3500 <= code < 4000:
-                raise Refused(_final_error(code, reason)) from None
+                raise Refused(error_of_close(code, reason)) from None
             raise
 
     async def _serve(self, socket: ClientConnection) -> None:
@@ -480,7 +460,8 @@ class Link:
                     self._telemetry.count("kept_alive")
                     continue
                 try:
-                    await self.call(lambda id: Ping(id=id), dict[str, Any], timeout=PONG_SECONDS)
+                    # Also if many commands wait: whether anybody answers is the question.
+                    await self._call(lambda id: Ping(id=id), dict[str, Any], PONG_SECONDS, None)
                 except PenstockError:
                     self.last_error = "the server does not answer"
                     socket.transport.abort()
@@ -514,11 +495,18 @@ class Link:
             feed.fail(error)
         self.feeds.clear()
 
+    @property
+    def repeatable_seconds(self) -> float:
+        """How long the server surely remembers the key of what was sent."""
+        connected = self.connected
+        known = self._settings if connected is None else connected
+        return known.idempotency_seconds * REPEATED_FOR
+
     def _send_call(self, call: _Call) -> None:
         now = self.loop.time()
         if call.sent_at is None:
             call.sent_at = now
-        if now - call.sent_at < self._settings.idempotency_seconds * REPEATED_FOR:
+        if now - call.sent_at < self.repeatable_seconds:
             self._send(call.frame)
         elif not call.future.done():
             # The server may have forgotten the key, and would store a second message.
@@ -539,57 +527,3 @@ class Link:
     def _take_id(self) -> int:
         self._next_id += 1
         return self._next_id
-
-
-def _describe(error: BaseException) -> str:
-    if isinstance(error, ConnectionClosed):
-        code, reason = _close_of(error)
-        return f"closed with {code}{' ' if reason else ''}{reason}" if code else "connection lost"
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__
-
-
-def _close_of(closed: ConnectionClosed) -> tuple[int | None, str]:
-    return (None, "") if closed.rcvd is None else (closed.rcvd.code, closed.rcvd.reason)
-
-
-def _final_error(code: int, reason: str) -> PenstockError:
-    match code:
-        case Close.BAD_TOKEN | Close.REVOKED:
-            return Unauthorized(reason)
-        case Close.LIMIT:
-            return LimitReached(reason)
-        case Close.BAD_REQUEST:
-            return BadRequest(reason)
-    return PenstockError(reason or f"The server closed the connection with {code}.")
-
-
-def _refusal(error: InvalidStatus) -> Exception:
-    """What an HTTP status means to somebody who wanted a WebSocket."""
-    status = error.response.status_code
-    try:
-        problem = msgspec.json.decode(error.response.body or b"", type=ErrorReply).error
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        pass
-    else:
-        said = problem.as_error()
-        # 503: this instance has no room, or is stopping. Another may, or this one later.
-        return Unavailable(said) if status == 503 or said.retryable else Refused(said)
-    match status:
-        case 401:
-            return Refused(Unauthorized())
-        case 403:
-            return Refused(Forbidden("The server does not let this client connect."))
-        case 408 | 425 | 429:
-            pass
-        case _ if 400 <= status < 500:
-            return Refused(
-                BadRequest(
-                    f"There is no penstock server at this URL (HTTP {status}).",
-                    hint="Check host, port and path.",
-                )
-            )
-    return InvalidHandshake(f"HTTP {status}")

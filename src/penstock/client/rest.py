@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from penstock.client.addresses import Addresses
-from penstock.client.link import ErrorReply
+from penstock.client.refusals import ErrorReply
 from penstock.client.tokens import Tokens
 from penstock.errors import Disconnected, Forbidden, PenstockError, Unauthorized
 from penstock.settings import Settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+import msgspec
 from msgspec import Raw
 
 from penstock.clock import Micros
@@ -11,17 +12,19 @@ from penstock.model import Message
 from penstock.protocol import JSON_WIRE, MessagesPush, Wire
 
 
-class Item:
+# Not for the garbage collector: it has no cycles, and channels keep thousands of them alive, which
+# would set off collections of everything there is, each of them a pause for everybody.
+class Item(msgspec.Struct, gc=False, weakref=False, eq=False):
     """A message, and its encoded forms as far as anybody has asked for them."""
 
-    __slots__ = ("_json", "_msgpack", "id", "message", "with_topic")
+    message: Message
+    with_topic: bool
+    _json: Raw | None = None
+    _msgpack: Raw | None = None
 
-    def __init__(self, message: Message, with_topic: bool) -> None:
-        self.id = message.id
-        self.message = message
-        self.with_topic = with_topic
-        self._json: Raw | None = None
-        self._msgpack: Raw | None = None
+    @property
+    def id(self) -> int:
+        return self.message.id
 
     def has_expired(self, now: Micros) -> bool:
         expires_at = self.message.expires_at
@@ -105,4 +108,4 @@ class Recent:
 
 
 def _id(item: Item) -> int:
-    return item.id
+    return item.message.id

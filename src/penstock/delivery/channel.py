@@ -201,9 +201,7 @@ class Channel:
                 return
         if room > 0 and not subscription.is_live and not subscription.waiting:
             self._is_reading = True
-            reading = self.loop.run_in_executor(
-                self.executor, subscription.take, self.settings.frame_messages_max
-            )
+            reading = self.loop.run_in_executor(self.executor, subscription.take, room)
             reading.add_done_callback(self._on_read)
 
     def _extend(self, messages: list[Message]) -> None:
@@ -211,9 +209,11 @@ class Channel:
         self._pending += [Item(message, with_topic) for message in messages]
 
     def _on_read(self, reading: asyncio.Future[list[Message]]) -> None:
-        if self.is_closed or reading.cancelled():
+        if reading.cancelled():
             return
         error = reading.exception()
+        if self.is_closed:
+            return
         if error is None:
             self._is_reading = False
             self._extend(reading.result())
@@ -227,7 +227,7 @@ class Channel:
         if isinstance(error, (EpochChanged, HubClosed)):
             self.end(error)
         elif isinstance(error, LogTrimmed):
-            self._start_over(error.resume)
+            self._start_over(error.resume, error.through)
         else:
             # The database is locked or away for a moment; nobody loses a place over that.
             self._is_reading = True
@@ -237,19 +237,21 @@ class Channel:
         self._is_reading = False
         self._on_wake()
 
-    def _start_over(self, resume: Position) -> None:
+    def _start_over(self, resume: Position, floor: int) -> None:
         """This instance was so late that messages are gone. Each subscriber is told its own gap."""
         while self._pending:
             self._send_batch()
         self._subscription.close()
         self.recent.restart(resume.offset)
+        for subscriber in self._subscribers:
+            subscriber.stop_dropping()
         behind = [s for s in self._subscribers if s.is_live]
         for subscriber in behind:
             self.suspend(subscriber)
             subscriber.cursor = max(subscriber.cursor, self.sent_through)
         self.sent_through = resume.offset
         self._subscription = open_subscription(
-            self._runtime, self.pattern, resume, floor=resume.offset, on_trimmed="raise"
+            self._runtime, self.pattern, resume, floor=floor, on_trimmed="raise"
         )
         self._subscription.wake = self._waker.notify
         self._is_reading = False

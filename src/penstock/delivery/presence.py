@@ -61,6 +61,11 @@ class Roster:
         self._writing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._has_failed = False
+        self._next_at = 0.0
+        self._changes = 0
+        self._written_through = 0
+        """So many of the changes made here stand in the store."""
+        self._wrote = asyncio.Event()
         self._is_listening = asyncio.Event()
         """Whether events are heard: who is told of everybody before that misses somebody."""
         self._epoch = ""
@@ -76,7 +81,10 @@ class Roster:
             self._joining[key] = msgspec.structs.replace(
                 member, joined_at=self._runtime.clock.now()
             )
+            self._changes += 1
             self._write_soon()
+        else:
+            self._settle()
 
     def leave(self, topic: str, client: str) -> None:
         key = (topic, client)
@@ -87,7 +95,10 @@ class Roster:
         self._joining.pop(key, None)
         if key in self._entered or self._writing is not None:
             self._leaving.add(key)
+            self._changes += 1
             self._write_soon()
+        else:
+            self._settle()
 
     async def members(self, topic: str) -> Members:
         """Everybody, on all instances."""
@@ -165,11 +176,12 @@ class Roster:
 
     async def close(self) -> None:
         """Everybody here leaves."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._watching is not None:
             self._watching.cancel()
-        await self._written()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        if self._timer is not None:
+            self._timer.cancel()
         instance = self._runtime.instance
         if self._entered and instance is not None:
             await self._runtime.committer.run_async(
@@ -187,32 +199,47 @@ class Roster:
         self._write_soon()
 
     def _write_soon(self) -> None:
+        """At once after a pause, then no more often than `presence_ms`, whoever asks."""
         if self._timer is None and self._writing is None:
-            delay = self._runtime.settings.presence_ms / 1000
-            self._timer = self._switchboard.loop.call_later(delay, self._start_writing)
+            loop = self._switchboard.loop
+            self._timer = loop.call_at(max(loop.time(), self._next_at), self._start_writing)
 
     def _start_writing(self) -> None:
         self._timer = None
-        if self._writing is None and (self._joining or self._leaving):
+        if self._writing is not None:
+            return
+        if self._joining or self._leaving:
+            delay = self._runtime.settings.presence_ms / 1000
+            self._next_at = self._switchboard.loop.time() + delay
             self._writing = self._switchboard.spawn(self._write())
 
     async def _written(self) -> None:
         """Until what happened here so far stands in the store."""
-        while self._joining or self._leaving or self._writing is not None:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._start_writing()
-            assert self._writing is not None
-            await asyncio.wait([self._writing])
+        wanted = self._changes
+        while self._written_through < wanted:
+            wrote = self._wrote
+            self._write_soon()
+            await wrote.wait()
             if self._has_failed:
                 return  # It is tried again later.
 
+    def _settle(self) -> None:
+        """Who came has left again, or the other way round: nobody has to wait for that."""
+        if not self._joining and not self._leaving and self._writing is None:
+            self._has_written(self._changes)
+
+    def _has_written(self, through: int) -> None:
+        self._written_through = max(self._written_through, through)
+        self._wrote.set()
+        self._wrote = asyncio.Event()
+
     async def _write(self) -> None:
+        through = self._written_through
+        changes = self._changes
         joining, self._joining = self._joining, {}
         leaving, self._leaving = self._leaving, set()
         # One who comes back while this is under way has to be entered again.
         left = {key: self._entered.pop(key) for key in leaving if key in self._entered}
-        delay = self._runtime.settings.presence_ms / 1000
         try:
             instance = await self._switchboard.in_thread(self._instance)
             await self._runtime.committer.run_async(
@@ -220,6 +247,7 @@ class Roster:
             )
             self._entered.update(joining)
             self._has_failed = False
+            through = changes
         except PenstockError as error:
             # The database is busy or away: what is newer than this attempt counts. Whoever left
             # meanwhile may stand in the store all the same, if the outcome is unknown.
@@ -228,12 +256,15 @@ class Roster:
             self._leaving |= (leaving | joining.keys()) - self._here.keys()
             self._entered.update(left)
             self._has_failed = True
-            delay = RETRY_SECONDS
+            self._next_at = self._switchboard.loop.time() + RETRY_SECONDS
             self._runtime.telemetry.emit("service_failed", service="presence", error=repr(error))
         finally:
             self._writing = None
+            self._has_written(through)
         if self._joining or self._leaving:
-            self._timer = self._switchboard.loop.call_later(delay, self._start_writing)
+            self._write_soon()
+        else:
+            self._settle()
 
     def _instance(self) -> Instance:
         self._runtime.start_reading()

@@ -112,6 +112,11 @@ class Subscriber:
             self._skip(self._dropping_since)
         self._pump()
 
+    def stop_dropping(self) -> None:
+        """Messages are gone that the channel has not seen, so what is left out cannot be counted:
+        the log is read instead, and tells."""
+        self._dropping_since = None
+
     def _skip(self, since: int) -> None:
         channel = self.channel
         dropped, self._dropping_since = channel.sent_count - since, None
@@ -157,9 +162,11 @@ class Subscriber:
 
     def _on_read(self, reading: asyncio.Future[Chunk]) -> None:
         self._is_reading = False
-        if self.is_closed or reading.cancelled():
+        if reading.cancelled():
             return
         error = reading.exception()
+        if self.is_closed:
+            return
         if error is None:
             self._failures = 0
             self._take(reading.result())
@@ -203,7 +210,7 @@ class Subscriber:
     def _tell_gap(self, error: LogTrimmed) -> None:
         after = str(self.position)
         self.cursor = max(self.cursor, error.resume.offset)
-        self.floor = max(self.floor, self.cursor)
+        self.floor = max(self.floor, error.through)
         gap = Gap("trimmed", after, str(self.position))
         self._push(GapPush(self.channel.pattern.text, gap))
 

@@ -207,7 +207,7 @@ def _find_start(switchboard: Switchboard, channel: Channel, command: Subscribe) 
     except LogTrimmed as error:
         resume = error.resume
         gap = Gap("trimmed", command.after, str(resume))
-        return Start(resume.offset, resume.offset, recovered=False, gap=gap)
+        return Start(resume.offset, error.through, recovered=False, gap=gap)
     return Start(after.offset, after.offset, recovered=True)
 
 

@@ -151,6 +151,7 @@ class Switchboard:
             self.runtime.name,
             self._version,
             settings.ping_seconds,
+            settings.idempotency_seconds,
             expires,
         )
 

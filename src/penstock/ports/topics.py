@@ -104,9 +104,10 @@ class TopicReader(Protocol):
     ) -> Chunk:
         """For one that is never far behind: new messages of these topics, or of all.
 
-        For one caller at a time. Trims and times to live are not looked at. Fewer messages than
-        `limit` mean that there are no more. Raises `EpochChanged` if the log is not the
-        position's any more, before any message of the other one.
+        For one caller at a time. Times to live are not looked at. `Chunk.trimmed` names topics of
+        which messages after the position are gone. Fewer messages than `limit` mean that there
+        are no more. Raises `EpochChanged` if the log is not the position's any more, before any
+        message of the other one.
         """
 
     def read_last(self, pattern: Pattern, *, count: int, now: Micros) -> list[Message]:

@@ -2,23 +2,24 @@
 
 A client has `request_seconds` to send a request, from its first byte (or from connecting) to the
 last byte of its body; the head of a request has `request_head_bytes_max`. So clients that drip a
-header a minute (slowloris) hold a socket for that long and no longer. What is sent to a client
-that never reads is the business of those who send: they find `abort` among the extensions.
+header a minute (slowloris) hold a socket for that long and no longer. A client that takes nothing
+of its answer for as long is cut, too, be it a page of messages or a stream of events; one that
+takes a little is not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
-from typing import Any, cast
+import termios
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from penstock.settings import Settings
 
-ABORT = "penstock.abort"
-"""The ASGI extension under which an application finds how to cut its client off."""
 KEEP_ALIVE_SECONDS = 75
 HEADER_OVERHEAD = 4
 """The colon, the space and the line's end, which the parser leaves out."""
@@ -63,6 +64,8 @@ class Http(HttpToolsProtocol):
     connections_max: int
 
     _deadline: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _unsent = 0
     _is_in_head = True
     _head_bytes = 0
     _refusal = 400
@@ -76,6 +79,7 @@ class Http(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_deadline()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -94,7 +98,6 @@ class Http(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = cast(Any, {ABORT: {"abort": self.abort}})
         if self._deadline is None:
             self._start_deadline()
 
@@ -113,8 +116,17 @@ class Http(HttpToolsProtocol):
         self._stop_deadline()
         super().on_message_complete()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        self._stop_waiting()
+        super().resume_writing()
+
     def handle_websocket_upgrade(self) -> None:
         self._stop_deadline()
+        self._stop_waiting()
         # Firefox asks for "keep-alive, Upgrade", and picows listens to the one word only.
         self.scope["headers"] = [
             (name, b"Upgrade" if name == b"connection" else value)
@@ -129,12 +141,37 @@ class Http(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._refusal, msg if self._refusal == 400 else "Too large.")
 
-    def abort(self) -> None:
+    def _abort(self) -> None:
         """Cut the client off, with what the kernel holds for it: a reset instead of a goodbye."""
         found = self.transport.get_extra_info("socket")
         if found is not None:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
+
+    def _wait_for_reader(self) -> None:
+        self._unsent = self._count_unsent()
+        self._stalled = self.loop.call_later(self.request_seconds, self._check_reader)
+
+    def _check_reader(self) -> None:
+        self._stalled = None
+        if self._count_unsent() < self._unsent:
+            self._wait_for_reader()  # Slow, but reading.
+        else:
+            self._abort()
+
+    def _count_unsent(self) -> int:
+        """Bytes the client has not taken. The kernel's count: it makes room only in big steps."""
+        waiting = self.transport.get_write_buffer_size()
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        if descriptor < 0:
+            return waiting
+        queued = fcntl.ioctl(descriptor, termios.TIOCOUTQ, b"\0\0\0\0")
+        return waiting + int(struct.unpack("i", queued)[0])
+
+    def _stop_waiting(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _start_deadline(self) -> None:
         self._deadline = self.loop.call_later(self.request_seconds, self._time_is_up)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -22,6 +23,9 @@ from penstock.server.limits import Connections
 from penstock.server.websocket import Front
 
 BACKLOG = 2048
+GC_THRESHOLDS = (20_000, 20, 50)
+"""A message makes a dozen objects that live for a moment: the defaults would have the collector
+run hundreds of times a second, and now and then through everything."""
 
 
 def serve(
@@ -32,8 +36,14 @@ def serve(
     Does not close the hub.
     """
     check_exposure(hub.settings, insecure)
-    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
-        runner.run(_serve(hub, on_ready))
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+            runner.run(_serve(hub, on_ready))
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 async def _serve(hub: Hub, on_ready: Callable[[str], None] | None) -> None:
@@ -68,6 +78,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        # What is there now stays; looking through it again and again stalls every client.
+        gc.collect()
+        gc.freeze()
         if self.started and self.on_started is not None:
             self.on_started()
 

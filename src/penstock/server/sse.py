@@ -6,7 +6,7 @@ gone, an event `gap` says so. A comment at least every `ping_seconds` keeps prox
 up, and moves the id along while other topics are busy.
 
 A slow client is served from the log at its own pace: at most one batch and the socket's buffer
-wait for it in memory. One that takes nothing for as long as a ping and its answer may take is cut.
+wait for it in memory. One that takes nothing at all for `request_seconds` is cut by its connection.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 from starlette.responses import Response
 
 from penstock.delivery.access import Access
-from penstock.delivery.batch import Item
+from penstock.delivery.batch import Item, split
 from penstock.errors import EpochChanged, HubClosed, LogTrimmed, PenstockError, Unauthorized
 from penstock.model import Pattern, Position
 from penstock.protocol import JSON_WIRE, Gap, Problem
-from penstock.server.http import ABORT
 from penstock.server.routes.context import Context
+from penstock.server.routes.reading import read_last
 from penstock.topics.subscription import AsyncLive
 
 RETRY_MS = 2_000
@@ -32,6 +32,9 @@ RETRY_MS = 2_000
 CHECK_SECONDS = 1.0
 """How often a stream asks whether its client is there and its token good."""
 BATCH_MAX = 50
+FIRST_BATCH = 4
+SLOW_SECONDS = 0.2
+"""A client that has not taken a batch for so long is served from the log."""
 STORE_RETRY_SECONDS = 1.0
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -54,14 +57,28 @@ class Stream:
         self._topic = topic
         self._with_topic = Pattern.parse(topic).is_glob
         self._live: AsyncLive | None = None
+        self._resume: Position | None = None
+        """Where to go on, while it is not subscribed."""
+        self._taken: list[Item] = []
+        """What was taken of the log and is not sent yet: a few messages more than fit at once."""
+        self._limit = FIRST_BATCH
         self._news: list[bytes] = []
         """Events to be sent before the next messages."""
 
+    @property
+    def position(self) -> Position:
+        """After what was sent last."""
+        if self._taken:
+            return Position(self._taken[0].message.epoch, self._taken[0].id - 1)
+        if self._live is not None:
+            return self._live.position
+        assert self._resume is not None
+        return self._resume
+
     async def open(self, after: Position | None, last: int | None) -> None:
         """Find the start. Raises what is wrong with it, while the status can still say so."""
-        topics = self._context.hub.aio.topics
         if after is None and last is not None:
-            recent = await topics.read(self._topic, last=last)
+            recent = await read_last(self._context.hub.aio.topics, self._topic, last)
             if recent:
                 after = Position(recent[0].epoch, recent[0].id - 1)
         await self._subscribe(after)
@@ -71,25 +88,34 @@ class Stream:
         if self._news:
             events, self._news = b"".join(self._news), []
             return events
-        assert self._live is not None
-        try:
-            messages = await self._live.take(BATCH_MAX, timeout=timeout)
-        except LogTrimmed as error:
-            await self._skip(Gap("trimmed", str(self._live.position), str(error.resume)))
+        if self._live is None:
+            await self._subscribe(self._resume)
             return await self.next_events(timeout)
-        except EpochChanged:
-            before = self._live.position
-            here = await self._context.hub.aio.topics.position()
-            await self._skip(Gap("epoch_changed", str(before), str(here)))
-            return await self.next_events(timeout)
-        items = [Item(message, self._with_topic) for message in messages]
-        self._context.delivery.stats.sent(items, 1, self._context.clock.now())
-        return b"".join(map(_event, items))
+        if not self._taken:
+            try:
+                messages = await self._live.take(self._limit, timeout=timeout)
+            except LogTrimmed as error:
+                await self._skip(Gap("trimmed", str(self.position), str(error.resume)))
+                return await self.next_events(timeout)
+            except EpochChanged:
+                here = await self._context.hub.aio.topics.position()
+                await self._skip(Gap("epoch_changed", str(self.position), str(here)))
+                return await self.next_events(timeout)
+            self._taken = [Item(message, self._with_topic) for message in messages]
+        return self._send_some()
+
+    async def fall_behind(self) -> None:
+        """The client reads slowly: what comes meanwhile is read from the log when it is wanted."""
+        if self._live is not None:
+            self._resume = self.position
+            self._taken = []
+            await self.close()
+            self._live = None
+            self._context.delivery.stats.of(self._topic).catch_ups += 1
 
     def heartbeat(self) -> bytes:
         """A comment, and the place reached: an id without data is remembered, not dispatched."""
-        assert self._live is not None
-        return b": here\nid: %s\n\n" % str(self._live.position).encode()
+        return b": here\nid: %s\n\n" % str(self.position).encode()
 
     def check(self) -> None:
         """Raises `Unauthorized` when the token has expired or was revoked."""
@@ -102,6 +128,18 @@ class Stream:
     async def close(self) -> None:
         if self._live is not None:
             await self._live.close()
+
+    def _send_some(self) -> bytes:
+        if not self._taken:
+            return b""
+        bytes_max = self._context.settings.frame_payload_bytes_max
+        count = split(self._taken, BATCH_MAX, bytes_max)
+        # Large messages are taken a few at a time, small ones many.
+        is_large = count < len(self._taken)
+        self._limit = max(1, self._limit // 2) if is_large else min(BATCH_MAX, self._limit * 2)
+        sent, self._taken = self._taken[:count], self._taken[count:]
+        self._context.delivery.stats.sent(sent, 1, self._context.clock.now())
+        return b"".join(map(_event, sent))
 
     async def _subscribe(self, after: Position | None) -> None:
         topics = self._context.hub.aio.topics
@@ -139,11 +177,7 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
             await self._send_all(send, leaving)
-            await self._within(send({"type": "http.response.body", "body": b""}))
-        except TimeoutError:
-            abort = scope.get("extensions", {}).get(ABORT)
-            if abort is not None:
-                abort["abort"]()
+            await send({"type": "http.response.body", "body": b""})
         finally:
             leaving.cancel()
             self._leave()
@@ -175,13 +209,16 @@ class EventStream(Response):
                 sent_at = loop.time()
 
     async def _write(self, send: Send, body: bytes) -> None:
-        await self._within(send({"type": "http.response.body", "body": body, "more_body": True}))
-
-    async def _within(self, sending: Awaitable[None]) -> None:
-        """Raises `TimeoutError` when the client has taken nothing for too long."""
-        settings = self._context.settings
-        async with asyncio.timeout(settings.ping_seconds + settings.pong_seconds):
+        """Waits for as long as the client takes; if it takes long, the stream falls behind."""
+        message = {"type": "http.response.body", "body": body, "more_body": True}
+        sending = asyncio.ensure_future(send(message))
+        try:
+            done, _ = await asyncio.wait([sending], timeout=SLOW_SECONDS)
+            if not done:
+                await self._stream.fall_behind()
             await sending
+        finally:
+            sending.cancel()
 
 
 async def _until_gone(receive: Receive) -> None:

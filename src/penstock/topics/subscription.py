@@ -85,12 +85,16 @@ class Subscription:
         if messages[0].id <= self._joined_at:
             messages = [message for message in messages if message.id > self._joined_at]
         if len(self._buffer) + len(messages) > self._buffer_max:
-            self._is_live = False
-            self._buffer.clear()
-            self._telemetry.emit("behind", subscription=self.pattern.text)
+            self.fall_behind()
             return False
         self._buffer.extend(messages)
         return True
+
+    def fall_behind(self) -> None:
+        """Read the log again from where the reader is. The tail lets go of it, and wakes it."""
+        self._is_live = False
+        self._buffer.clear()
+        self._telemetry.emit("behind", subscription=self.pattern.text)
 
     def fail(self, error: Exception) -> None:
         self._error = error

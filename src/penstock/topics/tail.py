@@ -143,10 +143,19 @@ class Tail:
             return 0
         if chunk.through == self._cursor:
             return 0
+        for topic in chunk.trimmed:
+            self._send_to_log(topic, woken)
         wanted = self._dispatch(chunk.messages, woken)
         self._is_picky = wanted < PICKY_SHARE * (chunk.through - self._cursor)
         self._cursor = chunk.through
         return len(chunk.messages)
+
+    def _send_to_log(self, topic: str, woken: list[Subscription]) -> None:
+        """This process was so late that messages are gone. Reading the log tells each reader."""
+        for subscription in self._routes.get(topic) or self._route(topic):
+            subscription.fall_behind()
+            self.leave(subscription)
+            woken.append(subscription)
 
     def close(self) -> None:
         """Wake all readers with `HubClosed`."""

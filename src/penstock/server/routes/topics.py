@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock import codec
-from penstock.errors import BadRequest, InvalidInput, LogTrimmed, TopicExists
-from penstock.model import Message, Pattern, Position, Publication, Receipt, check_topic
+from penstock.errors import BadRequest, InvalidInput, TopicExists
+from penstock.model import Pattern, Position, Publication, Receipt, check_topic
 from penstock.protocol import JSON_WIRE, Members, Outgoing, Published, PublishedMany
 from penstock.server.routes.context import (
     Context,
@@ -23,6 +23,7 @@ from penstock.server.routes.context import (
     may_see,
     reply,
 )
+from penstock.server.routes.reading import read_last, read_on
 from penstock.server.routes.schema import describe
 from penstock.server.routes.shapes import (
     MessagesReply,
@@ -39,10 +40,6 @@ from penstock.server.routes.shapes import (
 )
 
 READ_MAX = 1_000
-READ_PAGE = 50
-"""Messages of the first read; later ones follow the size of what was found."""
-REPLY_BYTES_MAX = 4 * 1024 * 1024
-"""A reply gets no further message beyond this: `position` says where to read on."""
 TOPICS_MAX = 10_000
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
@@ -153,56 +150,15 @@ async def read(
     # Before reading: what is published meanwhile must not lie before the position given back.
     end = await topics.position()
     if last is not None:
-        found = await _read_last(context, topic, min(last, limit))
+        found = await read_last(topics, topic, min(last, limit))
         position = found[-1].position if found else end
     else:
-        found, position = await _read_on(context, topic, start, since, limit, end)
+        found, position = await read_on(
+            topics, topic, after=start, since=since, limit=limit, end=end
+        )
     with_topic = Pattern(topic).is_glob
     entries = [JSON_WIRE.entry(message, with_topic=with_topic) for message in found]
     return reply(RawMessagesReply(position.epoch, entries, str(position)))
-
-
-async def _read_on(
-    context: Context,
-    topic: str,
-    start: Position | None,
-    since: float | None,
-    limit: int,
-    end: Position,
-) -> tuple[list[Message], Position]:
-    """In pages, so that a reply of large messages ends early instead of filling the memory."""
-    found: list[Message] = []
-    size, page, position = 0, READ_PAGE, start
-    while len(found) < limit and size < REPLY_BYTES_MAX:
-        wanted = min(page, limit - len(found))
-        first = position is None or not found
-        try:
-            part = await context.hub.aio.topics.read(
-                topic, after=position, since=since if first else None, limit=wanted
-            )
-        except LogTrimmed:
-            if not found:
-                raise
-            break  # Trimmed between two pages: whoever reads on is told.
-        found += part
-        size += sum(len(message.body) for message in part)
-        if len(part) < wanted:
-            # All there was. Skipping what other topics have published keeps the place fresh.
-            return found, max(end, found[-1].position) if found else max(end, start or end)
-        position = part[-1].position
-        page = max(1, min(limit, (REPLY_BYTES_MAX - size) * len(found) // max(size, 1)))
-    return found, found[-1].position
-
-
-async def _read_last(context: Context, topic: str, count: int) -> list[Message]:
-    """The last ones that fit, from the small to the large: only the answer itself is kept."""
-    wanted = min(count, READ_PAGE)
-    while True:
-        found = await context.hub.aio.topics.read(topic, last=wanted)
-        size = sum(len(message.body) for message in found)
-        if wanted >= count or len(found) < wanted or size >= REPLY_BYTES_MAX:
-            return found
-        wanted = min(count, 2 * wanted)
 
 
 @router.get(

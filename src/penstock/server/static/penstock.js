@@ -1152,7 +1152,8 @@ export class Hub extends Emitter {
 
   /** The server remembers idempotency keys for a while; after that, sending again could publish twice. */
   #sendAgain(entry) {
-    const isForgotten = entry.key && entry.firstSentAt && Date.now() - entry.firstSentAt > this.#options.repeatMaxMs;
+    const limit = Math.min(this.#options.repeatMaxMs, this.#info.idempotency_seconds * 800);
+    const isForgotten = entry.key && entry.firstSentAt && Date.now() - entry.firstSentAt > limit;
     if (isForgotten) this.#settle(entry, new OutcomeUnknown());
     else this.#send(entry);
   }

@@ -87,17 +87,21 @@ class SqliteTopicReader:
             chunk = self._read_next(after, limit)
             if chunk is not None:
                 return chunk
-            rows = self._pool.fetch(SQL["read_tail"], (after.offset, limit))
-        else:
-            rows = self._read_tail_some(after.offset, limit, patterns)
+        # In one view with the names and the trims: a topic made in between must not be missed, and
+        # what was removed after this view is no loss to it.
+        with self._pool.read() as connection:
+            rows = self._read_tail(connection, after.offset, limit, patterns)
+            trims = fetch_all(connection, SQL["trimmed_topics"], (after.offset,))
+        trimmed = tuple(row[0] for row in trims)
         code, generation, last_id, first, *_ = rows[0]
         epoch = f"{code}-{generation}"
         if epoch != after.epoch or last_id < after.offset:
             raise EpochChanged("The database was restored or replaced.")
         if first is None:
-            return Chunk([], last_id, epoch)
+            return Chunk([], last_id, epoch, trimmed)
         messages = [to_message(row[3:], epoch) for row in rows]
-        return Chunk(messages, messages[-1].id if len(rows) == limit else last_id, epoch)
+        through = messages[-1].id if len(rows) == limit else last_id
+        return Chunk(messages, through, epoch, trimmed)
 
     def _read_next(self, after: Position, limit: int) -> Chunk | None:
         """The short way, taken nearly always: messages without a gap, of topics known by name.
@@ -192,16 +196,21 @@ class SqliteTopicReader:
 
     # Inside
 
-    def _read_tail_some(self, after: int, limit: int, patterns: Sequence[Pattern]) -> list[Any]:
-        """In one view with the names: a topic made in between must not be missed."""
-        with self._pool.read() as connection:
+    def _read_tail(
+        self,
+        connection: apsw.Connection,
+        after: int,
+        limit: int,
+        patterns: Sequence[Pattern] | None,
+    ) -> list[Any]:
+        if patterns is not None:
             known = self._book.of(log_state(connection).epoch)
             known.refresh(connection)
             lists = [known.matching(pattern) for pattern in patterns]
-            if sum(map(len, lists)) > FEW_TOPICS:
-                return fetch_all(connection, SQL["read_tail"], (after, limit))
-            numbers = json.dumps([number for numbers in lists for number in numbers])
-            return fetch_all(connection, SQL["read_tail_some"], (after, limit, numbers))
+            if sum(map(len, lists)) <= FEW_TOPICS:
+                numbers = json.dumps([number for numbers in lists for number in numbers])
+                return fetch_all(connection, SQL["read_tail_some"], (after, limit, numbers))
+        return fetch_all(connection, SQL["read_tail"], (after, limit))
 
     def _read_glob(
         self,
@@ -254,6 +263,7 @@ class SqliteTopicReader:
                 f"Messages after {after} were trimmed, up to {trimmed}, before they were read.",
                 first=None if first is None else Position(log.epoch, first),
                 resume=Position(log.epoch, log.last_id if first is None else first - 1),
+                through=trimmed,
             )
 
     def _trimmed(self, connection: apsw.Connection, numbers: list[int], known: int) -> int:

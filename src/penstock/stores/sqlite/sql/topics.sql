@@ -264,5 +264,8 @@ SELECT m.id, t.name, m.created_at, m.body, m.encoding, m.type, m.key, m.expires_
 FROM penstock_messages AS m JOIN penstock_topics AS t ON t.id = m.topic_id
 WHERE m.id = ?;
 
+-- trimmed_topics --
+SELECT name FROM penstock_topics WHERE deleted_through > ?1 AND deleted_through > 0;
+
 -- trims --
 SELECT id, deleted_through FROM penstock_topics WHERE deleted_through > ?1 AND deleted_through > 0;
