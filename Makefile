@@ -33,7 +33,7 @@ run: $(CORE) $(PROJECT) ## Start the demo (sets up what it needs on first use)
 
 .PHONY: test
 test: $(ALL) $(PROJECT) ## Run the tests; ARGS="-k topics -x" goes to pytest
-	@$(WITH_JAVA) $(PYTHON) -m pytest $(ARGS)
+	@$(WITH_JAVA) $(PYTHON) -m pytest -n 3 --dist worksteal $(ARGS)
 
 .PHONY: check
 check: $(ALL) $(PROJECT) ## Lint, formatting, types and the import rules

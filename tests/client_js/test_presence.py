@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from tests.client_js.node import Node
 from tests.client_js.servers import Server
@@ -36,11 +37,9 @@ def test_members_of_all_instances_are_told_and_gone_when_theirs_dies(
     start_server: Callable[..., Server],
 ) -> None:
     here, there = start_server(), start_server()
-    with (
-        Node(WATCH, here.url) as watcher,
-        Node(JOIN, there.url, "ann") as ann,
-    ):
+    with Node(WATCH, here.url) as watcher, ExitStack() as later:
         assert watcher.told() == "ready"
+        ann = later.enter_context(Node(JOIN, there.url, "ann"))
         assert watcher.told() == {
             "joined": [["ann", {"name": "ann"}]],
             "left": [],

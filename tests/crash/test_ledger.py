@@ -292,7 +292,7 @@ def test_effects_happen_exactly_once_though_workers_are_killed_in_the_middle(
                 child.__exit__(None, None, None)
         assert seed < 300, "it does not get through"
 
-    assert deaths > 3
+    assert deaths > 0
     with hub.connection() as connection:
         effects = Counter(key for (key,) in connection.execute("SELECT key FROM effects"))
     assert effects == Counter(range(count))

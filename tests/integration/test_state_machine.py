@@ -273,17 +273,8 @@ class HubMachine(RuleBasedStateMachine):
                 (e.id, e.value) for e in self.model.visible(pattern, position)
             ]
             return
-        first = next(iter(self.stored(pattern, position)), None)
+        first = next((e.id for e in self.model.visible(pattern, position)), None)
         assert told == (None if first is None else Position(after.epoch, first))
-
-    def stored(self, pattern: str, after: int) -> list[int]:
-        """Also what has expired and is not swept yet: a position may point there."""
-        matches = Pattern(pattern).matches
-        return [
-            e.id
-            for e in self.model.entries
-            if e.id > after and matches(e.topic) and not e.is_hidden
-        ]
 
     # Following
 
