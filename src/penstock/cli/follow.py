@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 CONSUMER_PANEL = "For a named consumer"
 LIVE_PANEL = "Without a consumer"
+WAIT_SECONDS = 1.0
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -155,8 +157,7 @@ def follow(
                 )
             with source:
                 while count is None or seen < count:
-                    with interruption.wait():
-                        message = source.get(timeout)
+                    message = _get(source, interruption, timeout)
                     if message is None:
                         break
                     printer(message)
@@ -231,6 +232,20 @@ def _open(
     found = hub.topics.read(topic, since=since, limit=1)
     begin = Position(end.epoch, found[0].id - 1) if found else end
     return hub.topics.subscribe(topic, after=begin, on_trimmed="skip")
+
+
+def _get(source: Source, interruption: Interruption, timeout: float | None) -> Message | None:
+    """The next message, or None after `timeout` seconds.
+
+    In short waits: a signal that comes in the moment before a wait does not end that one.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = WAIT_SECONDS if deadline is None else deadline - time.monotonic()
+        with interruption.wait():
+            message = source.get(max(0.0, min(WAIT_SECONDS, left)))
+        if message is not None or (deadline is not None and time.monotonic() >= deadline):
+            return message
 
 
 def _printer(session: Session) -> Callable[[Message], None]:
