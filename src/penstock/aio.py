@@ -215,9 +215,18 @@ class AsyncTopics:
         last: int | None = None,
         since: datetime | float | None = None,
         limit: int = bus.READ_LIMIT,
+        on_trimmed: OnTrimmed = "raise",
     ) -> list[Message]:
         """Up to `limit` messages of a topic or glob, oldest first. As `Topics.read`."""
-        call = partial(self._topics.read, topic, after=after, last=last, since=since, limit=limit)
+        call = partial(
+            self._topics.read,
+            topic,
+            after=after,
+            last=last,
+            since=since,
+            limit=limit,
+            on_trimmed=on_trimmed,
+        )
         return await _in_thread(self._open, call)
 
     def follow(

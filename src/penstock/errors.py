@@ -11,6 +11,8 @@ import inspect
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.model import Position
 
 
@@ -255,7 +257,7 @@ class LogTrimmed(TopicError):
         *,
         first: Position | None,
         resume: Position,
-        through: int | None = None,
+        trims: Mapping[str, int] | None = None,
         hint: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
@@ -263,9 +265,9 @@ class LogTrimmed(TopicError):
         """The first message that exists; None if there is none."""
         self.resume = resume
         """Reading after this position starts with that message."""
-        self.through = max(resume.offset, through or 0)
-        """Of what was trimmed, all up to this id is told by this error. It can lie behind the
-        first message: of a glob's topics, one may be trimmed further than another."""
+        self.trims: dict[str, int] = dict(trims or {})
+        """What this error tells: topics, and the id up to which each was trimmed. Of a glob's
+        topics, one may be trimmed further than another has messages."""
 
 
 class EpochChanged(TopicError):
@@ -424,6 +426,53 @@ class WorkFailed(LedgerError):
         super().__init__(message, hint=hint)
         self.error = error
         """The class of the error that was raised then."""
+
+
+# Pipelines
+
+
+class InvalidOption(InvalidInput):
+    """An option of the Spark source or sink is not valid."""
+
+    code = "invalid_option"
+    hint = "docs/reference/spark.md lists the options."
+
+
+class JavaNotFound(PenstockError):
+    """Spark needs Java 17 or 21, and found neither."""
+
+    code = "java_not_found"
+    hint = (
+        "On Debian and Ubuntu: apt-get install openjdk-17-jre-headless; on macOS: "
+        "brew install openjdk@17. Or set JAVA_HOME to one you have."
+    )
+
+
+class DataLost(TopicError):
+    """Rows were removed before the query had read them."""
+
+    code = "data_lost"
+    hint = (
+        "Keep messages longer, or hold them for the query's group; to go on with what is left, "
+        "set failOnDataLoss to false."
+    )
+
+
+class SinkReused(PenstockError):
+    """Batches of this name were written by another query, or with other rows."""
+
+    code = "sink_reused"
+    hint = (
+        "Its checkpoint was deleted, set back or replaced. Choose another txnAppId, or let go of "
+        "what was written under this one with penstock.spark.forget_sink()."
+    )
+
+
+class StagingDamaged(StoreError):
+    """Rows that were staged for a sink are missing or damaged."""
+
+    code = "staging_damaged"
+    hint = "Nothing of the batch's open part was written. Run the query again."
 
 
 # Transactions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from penstock.clock import Micros, micros
@@ -123,13 +123,15 @@ class Desk:
 
     # By hand
 
-    def cancel(self, *ids: int, reason: str = "enough") -> list[int]:
+    def cancel(
+        self, *ids: int, reason: str = "enough", states: Sequence[State] = ()
+    ) -> list[int]:
         now = self.clock.now()
-        return self.write(lambda tx: tx.jobs.cancel(ids, reason=reason, now=now))
+        return self.write(lambda tx: tx.jobs.cancel(ids, reason=reason, now=now, states=states))
 
-    def retry(self, *ids: int) -> list[int]:
+    def retry(self, *ids: int, states: Sequence[State] = ()) -> list[int]:
         now = self.clock.now()
-        return self.write(lambda tx: tx.jobs.retry(ids, now=now))
+        return self.write(lambda tx: tx.jobs.retry(ids, now=now, states=states))
 
     def limit(self, queue: str = "q", **limits: Any) -> None:
         now = self.clock.now()

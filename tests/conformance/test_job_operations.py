@@ -79,6 +79,19 @@ def test_what_has_finished_is_not_cancelled(desk: Desk, state: State) -> None:
     assert (desk.state(number), desk.told(number)) == (state, told)
 
 
+@pytest.mark.parametrize("state", [State.PENDING, State.SCHEDULED, State.PROCESSING])
+def test_what_has_left_the_state_it_was_found_in_is_not_cancelled(
+    desk: Desk, state: State
+) -> None:
+    number = desk.enqueue(delay=9 if state == State.SCHEDULED else None)
+    if state == State.PROCESSING:
+        desk.take()
+    others = [found for found in State if found != state]
+    assert desk.cancel(number, states=others) == []
+    assert (desk.state(number), desk.get(number).is_cancelling) == (state, False)
+    assert desk.cancel(number, states=[state, State.WAITING]) == [number]
+
+
 # Retry
 
 
@@ -97,6 +110,19 @@ def test_what_has_finished_can_be_tried_again(desk: Desk, clock: FakeClock, stat
     claim = desk.take("ready-made")
     assert claim.attempt == 1
     assert desk.complete(claim) == [number]
+
+
+@pytest.mark.parametrize("state", FINAL)
+def test_what_has_left_the_state_it_was_found_in_is_not_tried_again(
+    desk: Desk, state: State
+) -> None:
+    """Failure mode 1: whoever retries all that failed never repeats what was done meanwhile."""
+    number = desk.done(state)
+    told = desk.told(number)
+    others = [found for found in State if found != state]
+    assert desk.retry(number, states=others) == []
+    assert (desk.state(number), desk.told(number)) == (state, told)
+    assert desk.retry(number, states=[state, State.SCHEDULED]) == [number]
 
 
 def test_a_retry_resets_the_crashes(desk: Desk, clock: FakeClock) -> None:

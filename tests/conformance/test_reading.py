@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from penstock.clock import micros
 from penstock.errors import EpochChanged, LogTrimmed
 from penstock.model import Pattern, Position, Retention
+from penstock.ports.topics import NOTHING_TOLD
 from penstock.testing import FakeClock
 from tests.conformance.places import Scribe
 from tests.factories import ids, new_message
@@ -15,10 +18,17 @@ MANY = 100  # more topics than a store may name in one query
 
 
 def read(
-    scribe: Scribe, pattern: str, *, after: int = 0, floor: int = 0, limit: int = 1000
+    scribe: Scribe,
+    pattern: str,
+    *,
+    after: int = 0,
+    floor: int = 0,
+    limit: int = 1000,
+    told: Mapping[str, int] = NOTHING_TOLD,
 ) -> list:
+    now = scribe.clock.now()
     chunk = scribe.store.topics.read(
-        Pattern(pattern), after=after, floor=floor, limit=limit, now=scribe.clock.now()
+        Pattern(pattern), after=after, floor=floor, limit=limit, now=now, told=told
     )
     return ids(chunk.messages)
 
@@ -335,6 +345,27 @@ def test_trims_below_the_floor_are_known_to_the_reader(scribe: Scribe) -> None:
     assert read(scribe, "a", floor=3) == [4, 5]
     with pytest.raises(LogTrimmed):
         read(scribe, "a", floor=2)
+
+
+def test_a_reader_of_several_topics_is_told_of_each_that_was_trimmed(scribe: Scribe) -> None:
+    """T7: that it knows of one topic's trim says nothing of another's, wherever that ends."""
+    for name in ("a", "b", "a", "b", "a"):
+        scribe.publish(name)
+    trim(scribe, "b", 4, sweep=True)
+
+    with pytest.raises(LogTrimmed) as caught:
+        read(scribe, "*")
+    assert caught.value.trims == {"b": 4}
+    assert caught.value.resume.offset == 0
+    assert read(scribe, "*", told=caught.value.trims) == [1, 3, 5]
+
+    trim(scribe, "a", 1, sweep=True)
+    with pytest.raises(LogTrimmed) as again:
+        read(scribe, "*", told=caught.value.trims)
+    assert again.value.trims == {"a": 1}
+    assert scribe.store.topics.trims(Pattern("*"), after=0) == {"a": 1, "b": 4}
+    assert scribe.store.topics.trims(Pattern("*"), after=1) == {"b": 4}
+    assert read(scribe, "*", told={"a": 1, "b": 4}) == [3, 5]
 
 
 def test_a_trim_between_two_messages_is_no_loss_to_one_that_has_the_first(scribe: Scribe) -> None:

@@ -484,8 +484,9 @@ def test_a_trimmed_gap_is_told_or_skipped(hub: RemoteHub, topic: str) -> None:
     """D6"""
     receipts = hub.topics.publish_many(topic, range(5))
     assert hub.topics.trim(topic, keep=1) == 4
-    with pytest.raises(LogTrimmed) as trimmed:
-        hub.topics.subscribe(topic, after=receipts[0].position)
+    live = hub.topics.subscribe(topic, after=receipts[0].position)
+    with live, pytest.raises(LogTrimmed) as trimmed:
+        live.get(SOON)
     assert trimmed.value.resume == receipts[3].position
     with hub.topics.subscribe(topic, after=receipts[0].position, on_trimmed="skip") as live:
         assert live.get(SOON).payload == 4

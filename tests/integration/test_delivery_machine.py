@@ -114,8 +114,8 @@ class Watched:
         self.is_resumed = is_resumed
         self.last = last
         self.cursor: int | None = None
-        self.floor = 0
-        """What was trimmed up to here before it began, or was told as a gap, is no loss to it."""
+        self.told: dict[str, int] = {}
+        """What was trimmed of each topic before it began, or was told as a gap: no loss to it."""
         self.gaps = 0
 
 
@@ -167,7 +167,7 @@ class Client:
         if gap is not None:
             self._check_gap(watched, gap, Position.parse(gap["after"]).offset, trimmed)
         if not watched.is_resumed:
-            watched.floor = self._machine.furthest(watched.pattern, trimmed)
+            watched.told = trimmed
         if watched.last is not None:
             before = self._machine.between(watched.pattern, 0, watched.cursor)
             after = self._machine.between(watched.pattern, watched.cursor, self._machine.last_id)
@@ -212,7 +212,7 @@ class Client:
         assert watched.gaps <= machine.trims, "the same gap is told again and again"
         assert set(machine.between(watched.pattern, after, resumes)) <= gone
         watched.cursor = resumes
-        watched.floor = machine.furthest(watched.pattern, trimmed)
+        watched.told = trimmed
 
 
 class DeliveryMachine(RuleBasedStateMachine):
@@ -266,21 +266,13 @@ class DeliveryMachine(RuleBasedStateMachine):
         return [id for id, topic in self.log if after < id <= through and pattern.matches(topic)]
 
     def missing(self, watched: Watched, through: int) -> list[int]:
-        """What it has not received up to there, though it should.
-
-        A glob has one floor for all its topics, that of the one trimmed furthest: below it, it is
-        not told when another is trimmed, too. So of a glob only what exists is demanded here.
-        """
+        """What it has not received up to there, and was not told of, either."""
         assert watched.cursor is not None
-        floor = through if watched.pattern.is_glob else watched.floor
         return [
             id
             for id in self.between(watched.pattern, watched.cursor, through)
-            if id > floor or not self.is_trimmed(id)
+            if id > watched.told.get(self.topic_of(id), 0)
         ]
-
-    def furthest(self, pattern: Pattern, trimmed: dict[str, int]) -> int:
-        return max((trimmed[topic] for topic in TOPICS if pattern.matches(topic)), default=0)
 
     def topic_of(self, id: int) -> str:
         return dict(self.log)[id]

@@ -199,6 +199,20 @@ def test_a_trimmed_gap_is_told(http: httpx.Client, here: penstock.Hub) -> None:
     assert values(rest) == [6, 7, 8, 9]
 
 
+def test_a_gap_of_one_topic_of_a_glob_is_told_once(http: httpx.Client, here: penstock.Hub) -> None:
+    """D6: what is left of the others comes, from before the end of that gap, too."""
+    first = here.topics.publish("orders", 0)
+    here.topics.publish("other", 1)
+    here.topics.publish_many("orders", range(2, 5))
+    here.topics.trim("orders", keep=1)
+    with Events(http, "o*", str(first.position)) as events:
+        gap, *rest = events.take(3)
+        here.topics.publish("orders", 5)
+        rest += events.take(1)
+    assert gap.name == "gap"
+    assert values(rest) == [1, 4, 5]
+
+
 def test_a_place_in_another_generation_is_a_gap(http: httpx.Client, here: penstock.Hub) -> None:
     here.topics.publish("orders", 1)
     with Events(http, "orders", "another:1") as events:

@@ -429,6 +429,39 @@ def test_a_reader_after_trimmed_messages_learns_where_to_go_on(memory: penstock.
     assert payloads(memory.topics.read("t", after=caught.value.resume)) == [6, 7, 8, 9]
 
 
+def test_a_glob_is_read_on_over_what_is_gone_of_one_topic(memory: penstock.Hub) -> None:
+    """T7: `resume` lies before the end of a trim if another topic still has older messages."""
+    first = memory.topics.publish("a", 1)
+    memory.topics.publish("b", 2)
+    memory.topics.publish("a", 3)
+    memory.topics.trim("a", keep=0)
+    memory.topics.publish("a", 4)
+
+    with pytest.raises(LogTrimmed) as caught:
+        memory.topics.read("*", after=first.position)
+    assert caught.value.trims == {"a": 3}
+    assert caught.value.resume == first.position
+    found = memory.topics.read("*", after=caught.value.resume, on_trimmed="skip")
+    assert payloads(found) == [2, 4]
+
+
+def test_a_live_glob_is_told_of_each_topic_that_is_trimmed(memory: penstock.Hub) -> None:
+    """T7: once each, also of a trim that lies before one it knows of; then it goes on."""
+    for topic in ("a", "b", "a", "b"):
+        memory.topics.publish(topic, topic)
+    start = Position(memory.topics.position().epoch, 0)
+    with memory.topics.subscribe("*", after=start) as live:
+        memory.topics.trim("b", keep=0)
+        with pytest.raises(LogTrimmed) as caught:
+            live.take(timeout=10)
+        assert caught.value.trims == {"b": 4}
+        memory.topics.trim("a", keep=1)
+        with pytest.raises(LogTrimmed) as caught:
+            live.take(timeout=10)
+        assert caught.value.trims == {"a": 1}
+        assert payloads(live.take(timeout=10)) == ["a"]
+
+
 def test_a_deleted_topic_starts_again_with_higher_ids(memory: penstock.Hub) -> None:
     memory.topics.publish_many("t", range(3))
     memory.topics.delete("t")

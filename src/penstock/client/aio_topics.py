@@ -116,10 +116,12 @@ class AsyncRemoteTopics:
         last: int | None = None,
         since: datetime | float | None = None,
         limit: int = READ_LIMIT,
+        on_trimmed: OnTrimmed = "raise",
     ) -> list[Message]:
         """Up to `limit` messages of a topic or glob, oldest first."""
         rest = self._open().rest
-        Pattern.parse(topic)
+        pattern = Pattern.parse(topic)
+        check_on_trimmed(on_trimmed)
         check_count(limit, "limit")
         if sum(option is not None for option in (after, last, since)) > 1:
             raise InvalidInput("Pass one of after=, last= and since=.")
@@ -132,6 +134,7 @@ class AsyncRemoteTopics:
             "after": None if after is None else str(after),
             "last": last if last is None else limit,
             "since": None if since is None else as_micros(since) / SECOND,
+            "on_trimmed": on_trimmed,
         }
         while True:
             parameters["limit"] = min(PAGE, limit - len(found))
@@ -140,7 +143,9 @@ class AsyncRemoteTopics:
             found += [rebuild(entry, topic, page.epoch, "json") for entry in page.messages]
             if not page.messages or len(found) >= limit or last is not None:
                 return found
-            parameters = {"after": page.position}
+            # Of a glob's topics one may be trimmed further than this page came: that is no news.
+            skips = "skip" if pattern.is_glob else on_trimmed
+            parameters = {"after": page.position, "on_trimmed": skips}
 
     def follow(
         self,

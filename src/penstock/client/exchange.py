@@ -20,6 +20,7 @@ from penstock.errors import (
     Disconnected,
     HubClosed,
     InvalidInput,
+    LogTrimmed,
     OutcomeUnknown,
     QueueFull,
     RateLimited,
@@ -235,7 +236,9 @@ class Exchange:
                 f"{': ' if why else ''}{why}."
             ) from None
         error = feed.error()
-        if error is not None and not feed.waiting:
+        # What was trimmed is told to whoever reads, as it is without a server: a pushed gap may
+        # come before this line is reached, or after it.
+        if error is not None and not feed.waiting and not isinstance(error, LogTrimmed):
             raise error
 
     async def ack(self, feed: Feed, position: Position) -> None:

@@ -258,13 +258,26 @@ class AsyncRemoteJobs:
             found.append(job)
         return found
 
-    async def cancel(self, *ids: int, reason: str = "") -> Ids:
-        """Those not started are cancelled; those that run are asked to stop. Returns the ids."""
-        return await self._change("cancel", ids, {"reason": reason})
+    async def cancel(
+        self,
+        *ids: int,
+        reason: str = "",
+        state: State | str | Iterable[State | str] | None = None,
+    ) -> Ids:
+        """Those not started are cancelled; those that run are asked to stop. Returns the ids.
 
-    async def retry(self, *ids: int) -> Ids:
-        """Make them ready, with fresh attempts; their history stays. Returns the ids."""
-        return await self._change("retry", ids, {})
+        With `state`, only those that are in this state, or in one of these.
+        """
+        return await self._change("cancel", ids, given(reason=reason, state=names_of(state)))
+
+    async def retry(
+        self, *ids: int, state: State | str | Iterable[State | str] | None = None
+    ) -> Ids:
+        """Make them ready, with fresh attempts; their history stays. Returns the ids.
+
+        With `state`, only those that are in this state, or in one of these.
+        """
+        return await self._change("retry", ids, given(state=names_of(state)))
 
     async def retry_all(
         self,

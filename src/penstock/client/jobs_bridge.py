@@ -210,15 +210,28 @@ class RemoteJobs:
         portal, _ = self._bridge()
         return portal.run(self._aio.wait_all(ids, timeout=timeout))
 
-    def cancel(self, *ids: int, reason: str = "") -> Ids:
-        """Those not started are cancelled; those that run are asked to stop. Returns the ids."""
-        portal, _ = self._bridge()
-        return portal.run(self._aio.cancel(*ids, reason=reason))
+    def cancel(
+        self,
+        *ids: int,
+        reason: str = "",
+        state: State | str | Iterable[State | str] | None = None,
+    ) -> Ids:
+        """Those not started are cancelled; those that run are asked to stop. Returns the ids.
 
-    def retry(self, *ids: int) -> Ids:
-        """Make them ready, with fresh attempts; their history stays. Returns the ids."""
+        With `state`, only those that are in this state, or in one of these.
+        """
         portal, _ = self._bridge()
-        return portal.run(self._aio.retry(*ids))
+        return portal.run(self._aio.cancel(*ids, reason=reason, state=state))
+
+    def retry(
+        self, *ids: int, state: State | str | Iterable[State | str] | None = None
+    ) -> Ids:
+        """Make them ready, with fresh attempts; their history stays. Returns the ids.
+
+        With `state`, only those that are in this state, or in one of these.
+        """
+        portal, _ = self._bridge()
+        return portal.run(self._aio.retry(*ids, state=state))
 
     def retry_all(
         self,

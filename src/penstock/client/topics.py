@@ -123,10 +123,14 @@ class RemoteTopics:
         last: int | None = None,
         since: datetime | float | None = None,
         limit: int = READ_LIMIT,
+        on_trimmed: OnTrimmed = "raise",
     ) -> list[Message]:
         """Up to `limit` messages of a topic or glob, oldest first."""
         portal, _ = self._bridge()
-        return portal.run(self._aio.read(topic, after=after, last=last, since=since, limit=limit))
+        reading = self._aio.read(
+            topic, after=after, last=last, since=since, limit=limit, on_trimmed=on_trimmed
+        )
+        return portal.run(reading)
 
     def follow(
         self,

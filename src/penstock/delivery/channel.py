@@ -10,7 +10,7 @@ channel rests for as long as sending it took.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from penstock.clock import Clock
@@ -23,7 +23,6 @@ from penstock.ports import TopicReader
 from penstock.protocol import Wire
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
-from penstock.topics.positions import open_subscription
 from penstock.topics.runtime import Runtime
 from penstock.topics.subscription import Subscription
 
@@ -135,10 +134,11 @@ class Channel:
 
     # The log, for those behind; on a reader's thread
 
-    def read_log(self, after: int, floor: int, limit: int) -> Chunk:
+    def read_log(self, after: int, floor: int, told: Mapping[str, int], limit: int) -> Chunk:
         """Raises `EpochChanged` if the log is not the channel's any more."""
+        now = self.clock.now()
         chunk = self._topics.read(
-            self.pattern, after=after, floor=floor, limit=limit, now=self.clock.now()
+            self.pattern, after=after, floor=floor, limit=limit, now=now, told=told
         )
         if chunk.epoch != self.epoch:
             raise EpochChanged("The database was restored or replaced.")
@@ -227,7 +227,7 @@ class Channel:
         if isinstance(error, (EpochChanged, HubClosed)):
             self.end(error)
         elif isinstance(error, LogTrimmed):
-            self._start_over(error.resume, error.through)
+            self._start_over(error.resume)
         else:
             # The database is locked or away for a moment; nobody loses a place over that.
             self._is_reading = True
@@ -237,11 +237,13 @@ class Channel:
         self._is_reading = False
         self._on_wake()
 
-    def _start_over(self, resume: Position, floor: int) -> None:
-        """This instance was so late that messages are gone. Each subscriber is told its own gap."""
+    def _start_over(self, resume: Position) -> None:
+        """This instance was so late that messages are gone. Each subscriber is told its own gap.
+
+        The channel's own reading goes on: it was told.
+        """
         while self._pending:
             self._send_batch()
-        self._subscription.close()
         self.recent.restart(resume.offset)
         for subscriber in self._subscribers:
             subscriber.stop_dropping()
@@ -250,10 +252,6 @@ class Channel:
             self.suspend(subscriber)
             subscriber.cursor = max(subscriber.cursor, self.sent_through)
         self.sent_through = resume.offset
-        self._subscription = open_subscription(
-            self._runtime, self.pattern, resume, floor=floor, on_trimmed="raise"
-        )
-        self._subscription.wake = self._waker.notify
         self._is_reading = False
         for subscriber in behind:
             subscriber.start()

@@ -10,12 +10,13 @@ comes twice. Others never wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.delivery.batch import Item, frame, split
 from penstock.errors import EpochChanged, HubClosed, LogTrimmed, PenstockError
 from penstock.model import Chunk, Position, SlowPolicy
+from penstock.ports.topics import NOTHING_TOLD
 from penstock.protocol import DroppedPush, Gap, GapPush, Wire
 
 if TYPE_CHECKING:
@@ -55,13 +56,21 @@ class Socket(Protocol):
 class Subscriber:
     """Sends one channel's messages to one socket, each exactly once and in order."""
 
-    def __init__(self, channel: Channel, socket: Socket, cursor: int, floor: int) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        socket: Socket,
+        cursor: int,
+        floor: int,
+        told: Mapping[str, int] = NOTHING_TOLD,
+    ) -> None:
         self.channel = channel
         self.socket = socket
         self.cursor = cursor
         """While behind: everything up to this id was sent, or is none of its business."""
-        self.floor = floor
-        """Trims up to this id are no loss to this subscriber."""
+        # Trims up to this id, and of each topic up to the one here, are no loss to it.
+        self._floor = floor
+        self._told = told
         self.is_live = False
         self.is_closed = False
         self._is_reading = False
@@ -79,6 +88,11 @@ class Subscriber:
         channel = self.channel
         sent = max(self.cursor, channel.sent_through) if self.is_live else self.cursor
         return Position(channel.epoch, sent)
+
+    @property
+    def skipped_through(self) -> int:
+        """Trims up to this id are known to the client."""
+        return max(self._floor, *self._told.values(), 0)
 
     def start(self) -> None:
         """Send what lies between the cursor and now, then go on live."""
@@ -156,7 +170,7 @@ class Subscriber:
         self._is_reading = True
         channel = self.channel
         reading = channel.loop.run_in_executor(
-            channel.executor, channel.read_log, self.cursor, self.floor, self._chunk
+            channel.executor, channel.read_log, self.cursor, self._floor, self._told, self._chunk
         )
         reading.add_done_callback(self._on_read)
 
@@ -210,7 +224,10 @@ class Subscriber:
     def _tell_gap(self, error: LogTrimmed) -> None:
         after = str(self.position)
         self.cursor = max(self.cursor, error.resume.offset)
-        self.floor = max(self.floor, error.through)
+        # What lies before the cursor is no loss any more, and need not be remembered.
+        told = {**self._told, **error.trims}
+        self._told = {topic: to for topic, to in told.items() if to > self.cursor}
+        self._floor = max(self._floor, self.cursor)
         gap = Gap("trimmed", after, str(self.position))
         self._push(GapPush(self.channel.pattern.text, gap))
 

@@ -28,6 +28,8 @@ class Start(msgspec.Struct, frozen=True):
     cursor: int
     floor: int
     """Trims up to this id are no loss to it."""
+    told: dict[str, int] = {}
+    """Nor are these, by topic."""
     recovered: bool | None = None
     gap: Gap | None = None
 
@@ -44,7 +46,7 @@ class Subscription:
         start: Start,
         holding: Holding | None = None,
     ) -> None:
-        self.subscriber = Subscriber(channel, session.socket, start.cursor, start.floor)
+        self.subscriber = Subscriber(channel, session.socket, start.cursor, start.floor, start.told)
         self.subscriber.on_slow = lambda position: session.close(Close.SLOW, str(position))
         self.subscriber.on_end = partial(session.end, command.topic)
         self.holding = holding
@@ -88,7 +90,7 @@ class Subscription:
                 f"The position {position} was not sent on this subscription.",
                 hint="Acknowledge the position of a message that was received.",
             )
-        return self.holding.advance(position.offset, self.subscriber.floor)
+        return self.holding.advance(position.offset, self.subscriber.skipped_through)
 
     def acked(self, position: Position) -> Position:
         """That is on disk. Returns where the consumer is now: it never moves back."""
@@ -193,21 +195,24 @@ def _find_start(switchboard: Switchboard, channel: Channel, command: Subscribe) 
     store, clock = switchboard.runtime.store, switchboard.runtime.clock
     pattern, here = channel.pattern, channel.position
     if command.after is None:
-        floor = store.topics.trimmed_through(pattern)
-        if command.last is None:
-            return Start(0, floor) if command.start == "earliest" else Start(here.offset, floor)
-        recent = store.topics.read_last(pattern, count=command.last, now=clock.now())
-        return Start(min(recent[0].id - 1, here.offset) if recent else here.offset, floor)
+        told = store.topics.trims(pattern, after=0)
+        begin = here.offset
+        if command.last is not None:
+            recent = store.topics.read_last(pattern, count=command.last, now=clock.now())
+            begin = min(recent[0].id - 1, begin) if recent else begin
+        elif command.start == "earliest":
+            begin = 0
+        return Start(begin, begin, told)
     after = Position.parse(command.after)
     log = store.log()
     if after.epoch != log.epoch or after.offset > log.last_id:
         return _start_after_epoch_change(after, here)
     try:
-        channel.read_log(after.offset, after.offset, 1)
+        channel.read_log(after.offset, after.offset, {}, 1)
     except LogTrimmed as error:
         resume = error.resume
         gap = Gap("trimmed", command.after, str(resume))
-        return Start(resume.offset, error.through, recovered=False, gap=gap)
+        return Start(resume.offset, resume.offset, error.trims, recovered=False, gap=gap)
     return Start(after.offset, after.offset, recovered=True)
 
 

@@ -228,13 +228,26 @@ class AsyncJobs:
         """The jobs, in this order, once all of them have finished, however they did."""
         return await wait_for_async(self._open(), numbers_of(ids), timeout)
 
-    async def cancel(self, *ids: int, reason: str = "") -> Ids:
-        """Those not started are cancelled; those that run are asked to stop. Returns the ids."""
-        return await self._call(lambda: self._jobs.cancel(*ids, reason=reason))
+    async def cancel(
+        self,
+        *ids: int,
+        reason: str = "",
+        state: State | str | Iterable[State | str] | None = None,
+    ) -> Ids:
+        """Those not started are cancelled; those that run are asked to stop. Returns the ids.
 
-    async def retry(self, *ids: int) -> Ids:
-        """Make them ready, with fresh attempts; their history stays. Returns the ids."""
-        return await self._call(lambda: self._jobs.retry(*ids))
+        With `state`, only those that are in this state, or in one of these.
+        """
+        return await self._call(lambda: self._jobs.cancel(*ids, reason=reason, state=state))
+
+    async def retry(
+        self, *ids: int, state: State | str | Iterable[State | str] | None = None
+    ) -> Ids:
+        """Make them ready, with fresh attempts; their history stays. Returns the ids.
+
+        With `state`, only those that are in this state, or in one of these.
+        """
+        return await self._call(lambda: self._jobs.retry(*ids, state=state))
 
     async def retry_all(
         self,

@@ -244,17 +244,34 @@ class Jobs:
 
     # By hand
 
-    def cancel(self, *ids: int, reason: str = "") -> Ids:
-        """Those not started are cancelled; those that run are asked to stop. Returns the ids."""
+    def cancel(
+        self,
+        *ids: int,
+        reason: str = "",
+        state: State | str | Iterable[State | str] | None = None,
+    ) -> Ids:
+        """Those not started are cancelled; those that run are asked to stop. Returns the ids.
+
+        With `state`, only those that are in this state, or in one of these.
+        """
         runtime = self._open()
+        states = states_of(state)
         return runtime.committer.run(
-            lambda tx: tx.jobs.cancel(ids, reason=reason, now=runtime.clock.now())
+            lambda tx: tx.jobs.cancel(ids, reason=reason, now=runtime.clock.now(), states=states)
         ).wait()
 
-    def retry(self, *ids: int) -> Ids:
-        """Make them ready, with fresh attempts; their history stays. Returns the ids."""
+    def retry(
+        self, *ids: int, state: State | str | Iterable[State | str] | None = None
+    ) -> Ids:
+        """Make them ready, with fresh attempts; their history stays. Returns the ids.
+
+        With `state`, only those that are in this state, or in one of these.
+        """
         runtime = self._open()
-        return runtime.committer.run(lambda tx: tx.jobs.retry(ids, now=runtime.clock.now())).wait()
+        states = states_of(state)
+        return runtime.committer.run(
+            lambda tx: tx.jobs.retry(ids, now=runtime.clock.now(), states=states)
+        ).wait()
 
     def retry_all(
         self,
@@ -269,7 +286,7 @@ class Jobs:
     ) -> int:
         """Retry all that match. Returns how many."""
         filter = make_filter(queue, type, state, error, since, until)
-        return self._for_all(filter, lambda ids: self.retry(*ids), progress)
+        return self._for_all(filter, lambda ids: self.retry(*ids, state=filter.states), progress)
 
     def cancel_all(
         self,
@@ -286,7 +303,9 @@ class Jobs:
         """Cancel all that match and have not finished. Returns how many."""
         open_states = [found for found in State if not found.is_final]
         filter = make_filter(queue, type, state or open_states, error, since, until)
-        return self._for_all(filter, lambda ids: self.cancel(*ids, reason=reason), progress)
+        return self._for_all(
+            filter, lambda ids: self.cancel(*ids, reason=reason, state=filter.states), progress
+        )
 
     def prune(
         self,
@@ -302,7 +321,7 @@ class Jobs:
         """
         runtime = self._open()
         now = runtime.clock.now()
-        states = make_filter(None, None, state, None, None, None).states
+        states = states_of(state)
         if any(not found.is_final for found in states):
             raise InvalidInput("Only finished jobs can be pruned.", hint="Cancel them first.")
         before = limits_of(runtime.settings, now)
@@ -360,7 +379,10 @@ class Jobs:
         change: Callable[[Ids], Ids],
         progress: Callable[[int], None] | None,
     ) -> int:
-        """A transaction at a time, each job once: one that matches again is not met again."""
+        """A transaction at a time, each job once: one that matches again is not met again.
+
+        Between the finding and the change a job may go on; `change` looks at its state again.
+        """
         changed, after = 0, 0
         while ids := self._open().store.jobs.find_ids(filter, after=after, limit=MANY_MAX):
             changed += len(change(ids))
@@ -378,15 +400,20 @@ def make_filter(
     since: datetime | float | None,
     until: datetime | float | None,
 ) -> JobFilter:
-    states = [state] if isinstance(state, (State, str)) else list(state or ())
     return JobFilter(
         queue=None if queue is None else check_queue(queue),
         type=None if type is None else check_type(type),
-        states=tuple(_state(found) for found in states),
+        states=states_of(state),
         error=error,
         created_after=None if since is None else as_micros(since),
         created_before=None if until is None else as_micros(until),
     )
+
+
+def states_of(state: State | str | Iterable[State | str] | None) -> tuple[State, ...]:
+    """The states that a caller names; none of them stands for all."""
+    states = [state] if isinstance(state, (State, str)) else state or ()
+    return tuple(_state(found) for found in states)
 
 
 def _state(found: State | str) -> State:

@@ -116,15 +116,23 @@ class JobWriter(Protocol):
         is cancelled. Each is rescued once, whoever calls.
         """
 
-    def cancel(self, ids: Sequence[int], *, reason: str, now: Micros) -> list[int]:
+    def cancel(
+        self, ids: Sequence[int], *, reason: str, now: Micros, states: Sequence[State] = ()
+    ) -> list[int]:
         """Those not started are cancelled at once. Those that run are asked to stop, and are
-        cancelled when their worker has answered or is gone. Returns the ids of both."""
+        cancelled when their worker has answered or is gone. Returns the ids of both.
 
-    def retry(self, ids: Sequence[int], *, now: Micros) -> list[int]:
+        With `states`, only those that are in one of them now, whatever they were when found.
+        """
+
+    def retry(
+        self, ids: Sequence[int], *, now: Micros, states: Sequence[State] = ()
+    ) -> list[int]:
         """Make finished or scheduled jobs ready, with all their attempts and their history.
 
         A deadline that has passed is lifted. One whose unique key another job has by now stays as
-        it is. Returns the ids of those that are ready.
+        it is. With `states`, so does one that is in none of them now, whatever it was when found.
+        Returns the ids of those that are ready.
         """
 
     def set_priority(self, id: int, priority: int) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.ports.ledger import LedgerReader, LedgerWriter
     from penstock.ports.presence import PresenceReader, PresenceWriter
     from penstock.ports.schedules import ScheduleReader, ScheduleWriter
+    from penstock.ports.sinks import SinkReader, SinkWriter
     from penstock.ports.topics import TopicReader, TopicWriter
     from penstock.ports.wake import Wake
 
@@ -54,6 +55,8 @@ class Transaction(Protocol):
     def schedules(self) -> ScheduleWriter: ...
     @property
     def ledger(self) -> LedgerWriter: ...
+    @property
+    def sinks(self) -> SinkWriter: ...
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run the user's own statement and return its rows. Needs `Capabilities.sql`.
@@ -123,6 +126,8 @@ class Store(Protocol):
     def schedules(self) -> ScheduleReader: ...
     @property
     def ledger(self) -> LedgerReader: ...
+    @property
+    def sinks(self) -> SinkReader: ...
 
     def open_writer(self) -> Writer:
         """A further writer: one for each thread that writes."""

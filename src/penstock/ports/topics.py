@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
         Swept,
         Topic,
     )
+
+
+NOTHING_TOLD: Mapping[str, int] = MappingProxyType({})
 
 
 class TopicWriter(Protocol):
@@ -91,12 +95,14 @@ class TopicReader(Protocol):
         floor: int,
         limit: int,
         now: Micros,
+        told: Mapping[str, int] = NOTHING_TOLD,
     ) -> Chunk:
         """The next messages after an id, in id order, from one consistent view.
 
         Messages past their time to live are left out. The scan is bounded: `Chunk.through` says
         how far it came, also when nothing matched. Raises `LogTrimmed` if messages of these
-        topics above both `after` and `floor` were removed before their time to live.
+        topics above both `after` and `floor` were removed before their time to live, and more of
+        their topic than `told` says that the reader knows of.
         """
 
     def read_tail(
@@ -118,6 +124,10 @@ class TopicReader(Protocol):
 
     def offset_at(self, at: Micros) -> int:
         """The highest id whose message is older than this time."""
+
+    def trims(self, pattern: Pattern, *, after: int) -> dict[str, int]:
+        """Of these topics, those that lost messages above an id before their time to live, and
+        up to which id."""
 
     def trimmed_through(self, pattern: Pattern) -> int:
         """The highest id of these topics that was removed before its time to live."""

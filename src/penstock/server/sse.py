@@ -95,11 +95,14 @@ class Stream:
             try:
                 messages = await self._live.take(self._limit, timeout=timeout)
             except LogTrimmed as error:
-                await self._skip(Gap("trimmed", str(self.position), str(error.resume)))
+                # Told once: asking again gives what there is.
+                self._tell(Gap("trimmed", str(self.position), str(error.resume)))
                 return await self.next_events(timeout)
             except EpochChanged:
                 here = await self._context.hub.aio.topics.position()
-                await self._skip(Gap("epoch_changed", str(self.position), str(here)))
+                await self.close()
+                self._tell(Gap("epoch_changed", str(self.position), str(here)))
+                await self._subscribe(here)
                 return await self.next_events(timeout)
             self._taken = [Item(message, self._with_topic) for message in messages]
         return self._send_some()
@@ -150,11 +153,6 @@ class Stream:
             here = await topics.position()
             self._live = topics.subscribe(self._topic, after=here)
             self._tell(Gap("epoch_changed", str(after), str(here)))
-
-    async def _skip(self, gap: Gap) -> None:
-        await self.close()
-        self._tell(gap)
-        await self._subscribe(Position.parse(gap.resumes))
 
     def _tell(self, gap: Gap) -> None:
         data = msgspec.json.encode(gap)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidURL, PenstockError, Unsupported
 from penstock.ports import Store
+from penstock.ports.scan import Scanner
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,6 +65,18 @@ def open_store(settings: Settings, clock: Clock) -> Store:
     if scheme == "memory":
         return SqliteStore.in_memory(settings, clock)
     return SqliteStore(Path(path).absolute(), settings, clock)
+
+
+def open_scanner(settings: Settings, clock: Clock) -> Scanner:
+    """For reading in bulk. Never makes a store that is not there."""
+    from penstock.stores.sqlite.scan import SqliteScanner
+
+    scheme, path = check_url(settings.url)
+    if scheme == "memory":
+        raise Unsupported(
+            "A memory: store is its process's own.", hint="Spark needs a file: sqlite:///file.db."
+        )
+    return SqliteScanner(Path(path).absolute(), settings, clock)
 
 
 def open_migrations(settings: Settings, clock: Clock | None = None) -> Schema:

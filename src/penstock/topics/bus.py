@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.clock import micros, seconds
 from penstock.committer import Operation
-from penstock.errors import InvalidInput, TopicNotFound
+from penstock.errors import InvalidInput, LogTrimmed, TopicNotFound
 from penstock.model import (
     Delivery,
     Format,
@@ -25,9 +25,10 @@ from penstock.model import (
     check_count,
     check_topic,
 )
+from penstock.ports.topics import NOTHING_TOLD
 from penstock.topics.followers import Follower, prepare_follow
 from penstock.topics.listener import Listener
-from penstock.topics.positions import check_position, open_live_subscription
+from penstock.topics.positions import check_on_trimmed, check_position, open_live_subscription
 from penstock.topics.publishing import (
     PIPELINED,
     check_publishable,
@@ -127,12 +128,14 @@ class Topics:
         last: int | None = None,
         since: datetime | float | None = None,
         limit: int = READ_LIMIT,
+        on_trimmed: OnTrimmed = "raise",
     ) -> list[Message]:
         """Up to `limit` messages of a topic or glob, oldest first.
 
         From the beginning; `after` a position; the `last` so many; or `since` a time. Raises
-        `LogTrimmed` if messages after the position are gone.
+        `LogTrimmed` if messages after the position are gone, unless told to "skip" them.
         """
+        check_on_trimmed(on_trimmed)
         runtime = self._open()
         pattern = Pattern.parse(topic)
         check_count(limit, "limit")
@@ -142,17 +145,26 @@ class Topics:
         if last is not None:
             count = min(check_count(last, "last"), limit)
             return store.topics.read_last(pattern, count=count, now=now)
+        told: Mapping[str, int] = NOTHING_TOLD
         if after is not None:
             check_position(runtime, after)
-            offset = floor = after.offset
+        if after is None or on_trimmed == "skip":
+            told = store.topics.trims(pattern, after=0)
+        if after is not None:
+            offset = after.offset
         else:
-            floor = store.topics.trimmed_through(pattern)
             offset = 0 if since is None else store.topics.offset_at(as_micros(since))
         messages: list[Message] = []
         while len(messages) < limit:
-            chunk = store.topics.read(
-                pattern, after=offset, floor=floor, limit=limit - len(messages), now=now
-            )
+            try:
+                chunk = store.topics.read(
+                    pattern, after=offset, floor=0, limit=limit - len(messages), now=now, told=told
+                )
+            except LogTrimmed as error:
+                if on_trimmed == "raise":
+                    raise
+                told = {**told, **error.trims}
+                continue
             messages.extend(chunk.messages)
             if chunk.through <= offset:
                 break

@@ -300,7 +300,7 @@ class Follower(Progress, Iterator[Message]):
                 time.sleep(STANDBY_SECONDS)
 
     def _skipped_through(self) -> int:
-        return self._subscription.floor
+        return self._subscription.skipped_through
 
     def _begin_commit(self) -> None:
         self._finish_commit()
@@ -448,7 +448,7 @@ class AsyncFollower(Progress, AsyncIterator[Message]):
                 await asyncio.sleep(STANDBY_SECONDS)
 
     def _skipped_through(self) -> int:
-        return 0 if self._subscription is None else self._subscription.floor
+        return 0 if self._subscription is None else self._subscription.skipped_through
 
     async def _begin_commit(self) -> None:
         await self._finish_commit()

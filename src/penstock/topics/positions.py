@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from penstock.errors import EpochChanged, InvalidInput
 from penstock.model import LogState, OnTrimmed, Pattern, Position, check_count
+from penstock.ports.topics import NOTHING_TOLD
 from penstock.topics.runtime import Runtime
 from penstock.topics.subscription import Subscription
 
@@ -23,7 +26,13 @@ def check_position(runtime: Runtime, position: Position) -> LogState:
 
 
 def open_subscription(
-    runtime: Runtime, pattern: Pattern, position: Position, *, floor: int, on_trimmed: OnTrimmed
+    runtime: Runtime,
+    pattern: Pattern,
+    position: Position,
+    *,
+    floor: int,
+    told: Mapping[str, int] = NOTHING_TOLD,
+    on_trimmed: OnTrimmed,
 ) -> Subscription:
     check_on_trimmed(on_trimmed)
     runtime.start_reading()
@@ -35,6 +44,7 @@ def open_subscription(
         pattern,
         position,
         floor=floor,
+        told=told,
         buffer_max=runtime.settings.subscriber_buffer_max,
         on_trimmed=on_trimmed,
     )
@@ -54,7 +64,8 @@ def open_live_subscription(
     if after is not None:
         check_position(runtime, after)
         return open_subscription(runtime, pattern, after, floor=after.offset, on_trimmed=on_trimmed)
-    floor = runtime.store.topics.trimmed_through(pattern)
+    # Before the place to start from is known: what is trimmed after this is a loss.
+    told = runtime.store.topics.trims(pattern, after=0)
     log = runtime.store.log()
     start = log.last_id
     if last is not None:
@@ -62,7 +73,9 @@ def open_live_subscription(
         recent = runtime.store.topics.read_last(pattern, count=last, now=runtime.clock.now())
         start = recent[0].id - 1 if recent else start
     position = Position(log.epoch, start)
-    return open_subscription(runtime, pattern, position, floor=floor, on_trimmed=on_trimmed)
+    return open_subscription(
+        runtime, pattern, position, floor=start, told=told, on_trimmed=on_trimmed
+    )
 
 
 def check_on_trimmed(on_trimmed: OnTrimmed) -> None:

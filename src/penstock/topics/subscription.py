@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -52,13 +52,15 @@ class Subscription:
         position: Position,
         *,
         floor: int,
+        told: Mapping[str, int],
         buffer_max: int,
         on_trimmed: OnTrimmed,
     ) -> None:
         self.pattern = pattern
         self.epoch = position.epoch
         self.position = position.offset
-        self.floor = floor
+        self._floor = floor
+        self._told = told
         self.wake: Callable[[], None] = lambda: None
         """Tells the reader that something came, or that it must read the log. Never waits."""
         self.run: Callable[[], None] | None = None
@@ -101,6 +103,11 @@ class Subscription:
         self.wake()
 
     # The reader's side
+
+    @property
+    def skipped_through(self) -> int:
+        """Trims up to this id are known to the reader."""
+        return max(self._floor, *self._told.values(), 0)
 
     @property
     def is_live(self) -> bool:
@@ -163,14 +170,16 @@ class Subscription:
                 chunk = self._topics.read(
                     self.pattern,
                     after=self.position,
-                    floor=self.floor,
+                    floor=self._floor,
                     limit=limit,
                     now=self._clock.now(),
+                    told=self._told,
                 )
-            except LogTrimmed:
+            except LogTrimmed as error:
+                # Told once. Who asks again gets what there is.
+                self._told = {**self._told, **error.trims}
                 if self._on_trimmed == "raise":
                     raise
-                self.floor = max(self.floor, self._topics.trimmed_through(self.pattern))
                 continue
             if chunk.epoch != self.epoch:
                 raise EpochChanged("The database was restored or replaced.")

@@ -30,6 +30,7 @@ from penstock.server.routes.shapes import RemovedReply
 
 MANY_MAX = 1_000
 """Jobs that one request changes."""
+OPEN_STATES: list[StateName] = ["pending", "scheduled", "waiting", "processing"]
 
 router = APIRouter(tags=["jobs"])
 
@@ -103,8 +104,10 @@ async def retry_jobs(request: Request) -> Response:
     context = context_of(request)
     access = context.access(request)
     wanted = await body_as(request, _retry_body)
-    ids, after = await _choose(context, access, wanted, wanted.state or ["failed"])
-    return reply(ChangedManyReply(await context.hub.aio.jobs.retry(*ids), after))
+    states = wanted.state or (["failed"] if wanted.ids is None else None)
+    ids, after = await _choose(context, access, wanted, states)
+    changed = await context.hub.aio.jobs.retry(*ids, state=states)
+    return reply(ChangedManyReply(changed, after))
 
 
 @router.post(
@@ -120,9 +123,9 @@ async def cancel_jobs(request: Request) -> Response:
     context = context_of(request)
     access = context.access(request)
     wanted = await body_as(request, _cancel_body)
-    states = wanted.state or ["pending", "scheduled", "waiting", "processing"]
+    states = wanted.state or (OPEN_STATES if wanted.ids is None else None)
     ids, after = await _choose(context, access, wanted, states)
-    changed = await context.hub.aio.jobs.cancel(*ids, reason=wanted.reason)
+    changed = await context.hub.aio.jobs.cancel(*ids, reason=wanted.reason, state=states)
     return reply(ChangedManyReply(changed, after))
 
 
@@ -155,7 +158,7 @@ async def _changed(context: Context, id: int, changed: bool) -> Response:
 
 
 async def _choose(
-    context: Context, access: Access, wanted: ChangeRequest, states: list[StateName]
+    context: Context, access: Access, wanted: ChangeRequest, states: list[StateName] | None
 ) -> tuple[list[int], int | None]:
     """The ids that a request means and may change, and where to go on. Unknown ids and those of
     other queues are left out alike."""

@@ -200,7 +200,8 @@ class ChangedReply(msgspec.Struct, frozen=True):
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs: by `ids`, or all that match the rest, up to 1,000 in one request."""
+    """Which jobs: by `ids`, or all that match the rest, up to 1,000 in one request. With `ids`,
+    `state` still says in which states they are changed."""
 
     ids: list[int] | None = None
     queue: str | None = None

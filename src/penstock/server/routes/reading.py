@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from penstock.aio import AsyncTopics
 from penstock.errors import LogTrimmed
-from penstock.model import Message, Position
+from penstock.model import Message, OnTrimmed, Pattern, Position
 
 REPLY_BYTES_MAX = 2 * 1024 * 1024
 """A reply gets no further message beyond this."""
@@ -25,15 +25,22 @@ async def read_on(
     since: float | None,
     limit: int,
     end: Position,
+    on_trimmed: OnTrimmed = "raise",
 ) -> tuple[list[Message], Position]:
     """Messages oldest first, and where to read on. `end` is where the log ended before."""
     found: list[Message] = []
+    is_glob = Pattern(topic).is_glob
     size, step, position = 0, FIRST_STEP, after
     while len(found) < limit:
         wanted = min(step, limit - len(found))
         try:
             part = await topics.read(
-                topic, after=position, since=None if found else since, limit=wanted
+                topic,
+                after=position,
+                since=None if found else since,
+                limit=wanted,
+                # Of a glob's topics one may be trimmed further than this has come: that is no news.
+                on_trimmed="skip" if found and is_glob else on_trimmed,
             )
         except LogTrimmed:
             if not found:

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock import codec
 from penstock.errors import BadRequest, InvalidInput, TopicExists
-from penstock.model import Pattern, Position, Publication, Receipt, check_topic
+from penstock.model import OnTrimmed, Pattern, Position, Publication, Receipt, check_topic
 from penstock.protocol import JSON_WIRE, Members, Outgoing, Published, PublishedMany
 from penstock.server.routes.context import (
     Context,
@@ -140,6 +140,9 @@ async def read(
         float | None, Query(ge=0, lt=1e11, description="From this time on, in seconds since 1970.")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=READ_MAX)] = 100,
+    on_trimmed: Annotated[
+        OnTrimmed, Query(description="Whether messages that are gone are an error, or left out.")
+    ] = "raise",
 ) -> Response:
     context = context_of(request)
     context.access(request).check_subscribe(topic)
@@ -154,7 +157,13 @@ async def read(
         position = found[-1].position if found else end
     else:
         found, position = await read_on(
-            topics, topic, after=start, since=since, limit=limit, end=end
+            topics,
+            topic,
+            after=start,
+            since=since,
+            limit=limit,
+            end=end,
+            on_trimmed=on_trimmed,
         )
     with_topic = Pattern(topic).is_glob
     entries = [JSON_WIRE.entry(message, with_topic=with_topic) for message in found]

@@ -92,6 +92,15 @@ class Database:
         self._identity = self._look()
         return is_new
 
+    def attach(self) -> None:
+        """Open a file that is there. Never makes one: whoever only reads has nothing to put in."""
+        if not self.path.is_dir() and (not self.path.exists() or not self.path.stat().st_size):
+            raise StoreUnavailable(
+                f"There is no database at {self.path}.",
+                hint="Check the URL; the first hub that uses it makes the file.",
+            )
+        self.create()
+
     def _make(self) -> None:
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:

@@ -12,12 +12,14 @@ from penstock.stores.sqlite.job_rows import SQL, JobRows
 
 
 class JobOperations(JobRows):
-    def cancel(self, ids: Sequence[int], *, reason: str, now: Micros) -> list[int]:
-        return [number for number in ids if self._cancel(number, reason, now)]
+    def cancel(
+        self, ids: Sequence[int], *, reason: str, now: Micros, states: Sequence[State] = ()
+    ) -> list[int]:
+        return [number for number in ids if self._cancel(number, reason, now, states)]
 
-    def _cancel(self, number: int, reason: str, now: Micros) -> bool:
+    def _cancel(self, number: int, reason: str, now: Micros, states: Sequence[State]) -> bool:
         place = self._place(number)
-        if place is None or place.state.is_final:
+        if place is None or place.state.is_final or (states and place.state not in states):
             return False
         if place.state == State.PROCESSING:
             row = fetch_one(self._connection, SQL["ask_to_stop"], (number, reason))
@@ -33,12 +35,14 @@ class JobOperations(JobRows):
         self._finish(number, place.queue, place.state, State.CANCELLED, place.attempts, now)
         return True
 
-    def retry(self, ids: Sequence[int], *, now: Micros) -> list[int]:
-        return [number for number in ids if self._retry(number, now)]
+    def retry(
+        self, ids: Sequence[int], *, now: Micros, states: Sequence[State] = ()
+    ) -> list[int]:
+        return [number for number in ids if self._retry(number, now, states)]
 
-    def _retry(self, number: int, now: Micros) -> bool:
+    def _retry(self, number: int, now: Micros, states: Sequence[State]) -> bool:
         place = self._place(number)
-        if place is None:
+        if place is None or (states and place.state not in states):
             return False
         if place.state.is_final:
             if place.unique_key is not None and not self._regain(number, place.unique_key, now):

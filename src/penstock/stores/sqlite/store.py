@@ -36,6 +36,7 @@ from penstock.stores.sqlite.ledger import SqliteLedgerReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
 from penstock.stores.sqlite.presence import SqlitePresenceReader
 from penstock.stores.sqlite.schedules import SqliteScheduleReader
+from penstock.stores.sqlite.sinks import SqliteSinkReader
 from penstock.stores.sqlite.topic_reader import SqliteTopicReader
 from penstock.stores.sqlite.topic_rows import SQL, NameBook, log_state
 from penstock.stores.sqlite.transaction import SqliteWriter
@@ -87,6 +88,7 @@ class SqliteStore:
         self.jobs = SqliteJobReader(self._pool, self._leasing, clock.now)
         self.schedules = SqliteScheduleReader(self._pool)
         self.ledger = SqliteLedgerReader(self._pool, self._leasing)
+        self.sinks = SqliteSinkReader(self._pool)
 
     @classmethod
     def in_memory(cls, settings: Settings, clock: Clock) -> SqliteStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -23,6 +23,7 @@ from penstock.model import (
     Retention,
     Topic,
 )
+from penstock.ports.topics import NOTHING_TOLD
 from penstock.stores.sqlite.connection import (
     ReaderPool,
     fetch_all,
@@ -62,10 +63,34 @@ class SqliteTopicReader:
             topics = [to_topic(row) for row in connection.execute(SQL["list_topics"])]
         return topics if pattern is None else [t for t in topics if pattern.matches(t.name)]
 
-    def read(self, pattern: Pattern, *, after: int, floor: int, limit: int, now: Micros) -> Chunk:
+    def read(
+        self,
+        pattern: Pattern,
+        *,
+        after: int,
+        floor: int,
+        limit: int,
+        now: Micros,
+        told: Mapping[str, int] = NOTHING_TOLD,
+    ) -> Chunk:
         with self._pool.read() as connection:
             log, known, numbers = self._enter(connection, pattern)
-            self._check_trims(connection, numbers, max(after, floor), after, log, now)
+            lost = {
+                topic: through
+                for topic, through in self._trims(
+                    connection, known, numbers, max(after, floor), log
+                ).items()
+                if through > told.get(topic, 0)
+            }
+            if lost:
+                first = self._first_after(connection, numbers, after, now)
+                raise LogTrimmed(
+                    f"Messages after {after} were trimmed, up to {max(lost.values())}, "
+                    "before they were read.",
+                    first=None if first is None else Position(log.epoch, first),
+                    resume=Position(log.epoch, log.last_id if first is None else first - 1),
+                    trims=lost,
+                )
             if after > log.last_id:
                 raise EpochChanged(f"The position {after} is ahead of the log ({log.last_id}).")
             if not numbers or after == log.last_id:
@@ -154,10 +179,13 @@ class SqliteTopicReader:
                     low = row[0]
             return low
 
-    def trimmed_through(self, pattern: Pattern) -> int:
+    def trims(self, pattern: Pattern, *, after: int) -> dict[str, int]:
         with self._pool.read() as connection:
-            _, _, numbers = self._enter(connection, pattern)
-            return self._trimmed(connection, numbers, 0)
+            log, known, numbers = self._enter(connection, pattern)
+            return self._trims(connection, known, numbers, after, log)
+
+    def trimmed_through(self, pattern: Pattern) -> int:
+        return max(self.trims(pattern, after=0).values(), default=0)
 
     def first_after(self, pattern: Pattern, after: int, *, now: Micros) -> Message | None:
         with self._pool.read() as connection:
@@ -245,30 +273,19 @@ class SqliteTopicReader:
         known.refresh(connection)
         return log, known, known.matching(pattern)
 
-    def _check_trims(
+    def _trims(
         self,
         connection: apsw.Connection,
+        known: TopicNames,
         numbers: list[int],
-        known: int,
         after: int,
         log: LogState,
-        now: Micros,
-    ) -> None:
-        if known >= log.last_id:
-            return
-        trimmed = self._trimmed(connection, numbers, known)
-        if trimmed > known:
-            first = self._first_after(connection, numbers, after, now)
-            raise LogTrimmed(
-                f"Messages after {after} were trimmed, up to {trimmed}, before they were read.",
-                first=None if first is None else Position(log.epoch, first),
-                resume=Position(log.epoch, log.last_id if first is None else first - 1),
-                through=trimmed,
-            )
-
-    def _trimmed(self, connection: apsw.Connection, numbers: list[int], known: int) -> int:
-        trims = dict(connection.execute(SQL["trims"], (known,)))
-        return max((trims[number] for number in numbers if number in trims), default=0)
+    ) -> dict[str, int]:
+        """By name, of these topics: up to which id above `after` each was trimmed."""
+        if after >= log.last_id:
+            return {}
+        trims = dict(connection.execute(SQL["trims"], (after,)))
+        return {known.names[number]: trims[number] for number in numbers if number in trims}
 
     def _first_after(
         self, connection: apsw.Connection, numbers: list[int], after: int, now: Micros

@@ -26,6 +26,7 @@ from penstock.stores.sqlite.ledger import SqliteLedgerWriter
 from penstock.stores.sqlite.liveness import Leasing
 from penstock.stores.sqlite.presence import SqlitePresenceWriter
 from penstock.stores.sqlite.schedules import SqliteScheduleWriter
+from penstock.stores.sqlite.sinks import SqliteSinkWriter
 from penstock.stores.sqlite.topic_rows import NameBook
 from penstock.stores.sqlite.topic_writer import SqliteTopicWriter, check_open
 from penstock.stores.sqlite.turnstile import Turnstile
@@ -75,6 +76,7 @@ class SqliteTransaction:
         self.jobs = SqliteJobWriter(connection, leasing)
         self.schedules = SqliteScheduleWriter(connection)
         self.ledger = SqliteLedgerWriter(connection, leasing, ledger_keep)
+        self.sinks = SqliteSinkWriter(connection)
         connection.authorizer = self._authorize
 
     def begin(self) -> None:
