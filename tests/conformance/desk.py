@@ -123,9 +123,7 @@ class Desk:
 
     # By hand
 
-    def cancel(
-        self, *ids: int, reason: str = "enough", states: Sequence[State] = ()
-    ) -> list[int]:
+    def cancel(self, *ids: int, reason: str = "enough", states: Sequence[State] = ()) -> list[int]:
         now = self.clock.now()
         return self.write(lambda tx: tx.jobs.cancel(ids, reason=reason, now=now, states=states))
 

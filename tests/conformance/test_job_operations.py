@@ -80,9 +80,7 @@ def test_what_has_finished_is_not_cancelled(desk: Desk, state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.SCHEDULED, State.PROCESSING])
-def test_what_has_left_the_state_it_was_found_in_is_not_cancelled(
-    desk: Desk, state: State
-) -> None:
+def test_what_has_left_the_state_it_was_found_in_is_not_cancelled(desk: Desk, state: State) -> None:
     number = desk.enqueue(delay=9 if state == State.SCHEDULED else None)
     if state == State.PROCESSING:
         desk.take()

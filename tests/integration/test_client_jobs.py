@@ -65,7 +65,9 @@ def test_many_go_in_groups_and_are_listed_in_pages(hub: RemoteHub, local: pensto
     seen: list[int] = []
     assert hub.jobs.cancel_all("pages", reason="enough", progress=seen.append) == 1_700
     assert seen == [1_000, 1_700]
-    assert hub.jobs.retry(*ids[:1_100]) == ids[:1_100]
+    assert hub.jobs.retry(*ids[:1_100], state="failed") == []
+    assert hub.jobs.retry(*ids[:1_100], state=[State.CANCELLED]) == ids[:1_100]
+    assert hub.jobs.cancel(*ids, state="scheduled") == []
     assert hub.jobs.cancel(*ids) == ids[:1_100]
 
 

@@ -223,9 +223,7 @@ class RemoteJobs:
         portal, _ = self._bridge()
         return portal.run(self._aio.cancel(*ids, reason=reason, state=state))
 
-    def retry(
-        self, *ids: int, state: State | str | Iterable[State | str] | None = None
-    ) -> Ids:
+    def retry(self, *ids: int, state: State | str | Iterable[State | str] | None = None) -> Ids:
         """Make them ready, with fresh attempts; their history stays. Returns the ids.
 
         With `state`, only those that are in this state, or in one of these.

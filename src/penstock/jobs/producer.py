@@ -260,9 +260,7 @@ class Jobs:
             lambda tx: tx.jobs.cancel(ids, reason=reason, now=runtime.clock.now(), states=states)
         ).wait()
 
-    def retry(
-        self, *ids: int, state: State | str | Iterable[State | str] | None = None
-    ) -> Ids:
+    def retry(self, *ids: int, state: State | str | Iterable[State | str] | None = None) -> Ids:
         """Make them ready, with fresh attempts; their history stays. Returns the ids.
 
         With `state`, only those that are in this state, or in one of these.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         QueueStats,
         Ran,
         Setback,
+        State,
         Worker,
     )
     from penstock.model import Instance
@@ -125,9 +126,7 @@ class JobWriter(Protocol):
         With `states`, only those that are in one of them now, whatever they were when found.
         """
 
-    def retry(
-        self, ids: Sequence[int], *, now: Micros, states: Sequence[State] = ()
-    ) -> list[int]:
+    def retry(self, ids: Sequence[int], *, now: Micros, states: Sequence[State] = ()) -> list[int]:
         """Make finished or scheduled jobs ready, with all their attempts and their history.
 
         A deadline that has passed is lifted. One whose unique key another job has by now stays as

@@ -35,9 +35,7 @@ class JobOperations(JobRows):
         self._finish(number, place.queue, place.state, State.CANCELLED, place.attempts, now)
         return True
 
-    def retry(
-        self, ids: Sequence[int], *, now: Micros, states: Sequence[State] = ()
-    ) -> list[int]:
+    def retry(self, ids: Sequence[int], *, now: Micros, states: Sequence[State] = ()) -> list[int]:
         return [number for number in ids if self._retry(number, now, states)]
 
     def _retry(self, number: int, now: Micros, states: Sequence[State]) -> bool:
