@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,8 +12,9 @@ from collections.abc import Callable
 from types import TracebackType
 
 from penstock.errors import StoreBusy
+from tests.waiting import is_readable
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 
 
 class Child:
@@ -35,14 +35,21 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    def first_word(self) -> str:
+        """The first line it says. Without it there is no child: then it is not left behind."""
+        try:
+            return self.hear()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
     def hear(self) -> str:
         """The next line it says."""
         out = self._process.stdout
         assert out is not None
         deadline = time.monotonic() + DEADLINE_SECONDS
         while "\n" not in self._heard:
-            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, "the child said nothing in time"
+            assert is_readable(out, deadline - time.monotonic()), "the child said nothing in time"
             piece = os.read(out.fileno(), 65536).decode()
             assert piece, f"the child ended with {self._process.wait()} without a word"
             self._heard += piece

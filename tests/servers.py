@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -12,8 +11,9 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.factories import file_url
+from tests.waiting import is_readable
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 
 
 class Server:
@@ -48,13 +48,20 @@ class Server:
             env={**os.environ, **self._environment},
             cwd=self._file.parent,
         )
+        try:
+            self.port = self._hear_port()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def _hear_port(self) -> int:
+        assert self._process is not None
         out = self._process.stdout
         assert out is not None
-        ready, _, _ = select.select([out], [], [], DEADLINE_SECONDS)
-        assert ready, "the server said nothing in time"
+        assert is_readable(out, DEADLINE_SECONDS), "the server said nothing in time"
         line = out.readline()
         assert line, f"the server ended with {self._process.wait()}"
-        self.port = int(json.loads(line)["address"].rpartition(":")[2])
+        return int(json.loads(line)["address"].rpartition(":")[2])
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -35,7 +35,7 @@ class HttpServer(Child):
         self.log = path.with_suffix(f".{len(list(path.parent.glob('*.log')))}.log")
         given = json.dumps({"bind_port": 0, **settings})
         super().__init__(_SERVE, file_url(path), given, self.log)
-        self.url = self.hear()
+        self.url = self.first_word()
         self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_SECONDS)
 
     @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import IO, TypeVar
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 PAUSE_SECONDS = 0.005
 
 
@@ -24,3 +25,13 @@ def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(f"did not happen within {seconds} s: {what or condition}")
         time.sleep(PAUSE_SECONDS)
+
+
+def is_readable(pipe: IO[bytes] | IO[str], seconds: float) -> bool:
+    """Whether something, or the end, came in time.
+
+    By poll: `select` takes no descriptor above 1,023, and a test may have opened as many.
+    """
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(1000 * max(0.0, seconds)))

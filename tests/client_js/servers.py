@@ -29,7 +29,7 @@ class Server(Child):
 
     def __init__(self, path: Path, **settings: Any) -> None:
         super().__init__(_SERVE, file_url(path), json.dumps({"bind_port": 0, **settings}))
-        self.url = self.hear()
+        self.url = self.first_word()
 
     @property
     def port(self) -> int:
