@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Iterator
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,34 @@ settings.register_profile(
     "penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("penstock")
+
+
+_has_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report = yield
+    item.stash[_has_failed] = report.failed or item.stash.get(_has_failed, False)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """What a failed test left open is closed here, and charged to nobody.
+
+    Its traceback keeps its sockets and files alive. They would use up descriptors, and whichever
+    test comes next to a collection of garbage would fail for them.
+    """
+    result = yield
+    if item.stash.get(_has_failed, False):
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+    return result
 
 
 @pytest.fixture(autouse=True)
