@@ -23,6 +23,13 @@ class ConsumerWriter(Protocol):
         Raises `LeaseLost` unless the lease is still held under its token.
         """
 
+    def note(self, name: str, subscription: str, *, position: int, now: Micros) -> None:
+        """Move the watermark up, without a lease: for a reader whose own record decides, and who
+        only tells how far it has come. It is made if need be; a lower position changes nothing.
+
+        Raises `ConsumerBusy` while a follower holds it.
+        """
+
     def accept_loss(self, name: str, subscription: str, *, floor: int, lease: Lease) -> None:
         """Note that trims up to `floor` are known to the consumer."""
 

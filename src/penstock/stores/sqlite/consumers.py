@@ -43,6 +43,13 @@ class SqliteConsumerWriter:
         self._check(lease)
         self._connection.execute(SQL["advance_consumer"], (name, subscription, position, now))
 
+    def note(self, name: str, subscription: str, *, position: int, now: Micros) -> None:
+        self._take_from_late_holder(name, subscription)
+        values = (name, subscription, position, position, now)
+        self._connection.execute(SQL["insert_consumer"], values)
+        self._connection.execute(SQL["advance_consumer"], (name, subscription, position, now))
+        self._connection.execute(SQL["accept_loss"], (name, subscription, position))
+
     def accept_loss(self, name: str, subscription: str, *, floor: int, lease: Lease) -> None:
         self._check(lease)
         self._connection.execute(SQL["accept_loss"], (name, subscription, floor))

@@ -1,0 +1,113 @@
+"""Reading as a batch: the ids there are when it is planned, divided among tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from penstock.clock import SystemClock
+from penstock.ports.scan import Condition, Scanner
+from penstock.spark.entities import ENTITIES
+from penstock.spark.options import EARLIEST, LATEST, SourceOptions
+from penstock.spark.places import find_place
+from penstock.spark.ranges import Range, RangeReader, divide, open_scan, report_loss
+
+
+class BatchReader(DataSourceReader):
+    """Picklable; the store is opened where it is needed."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._conditions: tuple[Condition, ...] = ()
+        # Refuses wrong columns where the user sees it.
+        ENTITIES[options.entity].choose(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        scanner = open_scan(self._options.url)
+        try:
+            whole = self._plan(scanner)
+            first = scanner.first_id(ENTITIES[self._options.entity].source)
+        finally:
+            scanner.close()
+        return divide(whole, first_id=first, partitions_min=self._options.partitions_min)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Range):
+            return iter(())  # Spark's stand-in for no partitions at all.
+        return RangeReader(self._options, self._schema, self._conditions).read(partition)
+
+    def _plan(self, scanner: Scanner) -> Range:
+        options, entity = self._options, ENTITIES[self._options.entity]
+        now = SystemClock().now()
+        end = scanner.end(entity.source)
+        if not entity.is_log:
+            return Range(0, end.last_id, end.epoch, now)
+        start = find_place(scanner, options, options.starting or EARLIEST, end)
+        last = find_place(scanner, options, options.ending or LATEST, end)
+        news = start.news(scanner.trims(entity.source, options.topics, after=start.id))  # type: ignore[arg-type]
+        if news:
+            report_loss(options, start.id, news)
+        return Range(start.id, last.id, end.epoch, now, {**start.told, **news})
+
+
+class FilteringBatchReader(BatchReader):
+    """One that takes filters. Needs `spark.sql.python.filterPushdown.enabled`."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        conditions = []
+        for filter in filters:
+            condition = self._condition(filter)
+            if condition is None:
+                yield filter
+            else:
+                conditions.append(condition)
+        self._conditions = tuple(conditions)
+
+    def _condition(self, filter: Filter) -> Condition | None:
+        operator = _OPERATORS.get(type(filter))
+        if operator is None:
+            return None
+        attribute, value = filter.attribute, filter.value  # type: ignore[attr-defined]
+        fields = {field.name: field for field in ENTITIES[self._options.entity].fields}
+        field = fields.get(attribute[0]) if len(attribute) == 1 else None
+        if field is None or field.filter is None or field.name == "topic":
+            return None
+        stored = [_stored(v) for v in value] if operator == "in" else _stored(value)
+        if stored is None or (operator == "in" and None in stored):
+            return None
+        return Condition(field.filter, operator, stored)  # type: ignore[arg-type]
+
+
+_OPERATORS: dict[type, str] = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    In: "in",
+}
+
+
+def _stored(value: Any) -> Any:
+    """As the store keeps it; None if it has no such values."""
+    if isinstance(value, datetime):
+        from penstock.model import as_micros
+
+        return as_micros(value) if value.tzinfo else None
+    return value if isinstance(value, (str, int)) and not isinstance(value, bool) else None

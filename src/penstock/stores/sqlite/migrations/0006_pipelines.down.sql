@@ -1,0 +1,3 @@
+DROP TABLE penstock_pruned;
+DROP TABLE penstock_sink_batches;
+DROP TABLE penstock_sinks;

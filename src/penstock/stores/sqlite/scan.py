@@ -1,0 +1,406 @@
+"""Reading in bulk from SQLite: history by ranges of ids, tables as they stand.
+
+Every call is a read transaction of its own, so that the write-ahead log can be written back
+between two of them, however long the whole takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from penstock.clock import Clock, Micros
+from penstock.model import Pattern
+from penstock.ports.scan import (
+    TABLES,
+    Log,
+    LogEnd,
+    Query,
+    Slice,
+    Table,
+    check_columns,
+)
+from penstock.settings import Settings
+from penstock.stores import queries
+from penstock.stores.sqlite import migrate
+from penstock.stores.sqlite.connection import (
+    Database,
+    ReaderPool,
+    fetch_all,
+    fetch_one,
+    fetch_value,
+)
+from penstock.stores.sqlite.forks import gate
+from penstock.stores.sqlite.topic_rows import SQL as TOPICS
+from penstock.stores.sqlite.topic_rows import NameBook, TopicNames, log_state
+
+SQL = queries.load("penstock.stores.sqlite", "scan.sql")
+
+# More topics than this are picked from all messages, not sought one by one.
+FEW_TOPICS = 64
+# Topics that have more than one of so many messages are picked from all messages, too: walking
+# along the table is that much faster than seeking in it.
+SPARSE = 8
+# Ids passed in one read, for each row that is asked for.
+SPAN = 5
+
+_STATE = """CASE WHEN f.state IS NOT NULL THEN f.state WHEN c.job_id IS NOT NULL THEN 4
+WHEN r.job_id IS NOT NULL THEN 1 WHEN s.job_id IS NOT NULL THEN 2 ELSE 3 END"""
+_ATTEMPTS = """max(j.attempts, coalesce(f.attempt, 0),
+CASE WHEN c.started_at IS NULL THEN 0 ELSE c.attempt END)"""
+
+_EXPRESSIONS: Mapping[str, Mapping[str, str]] = {
+    "messages": {"topic": "m.topic_id"},
+    "job_events": {"queue": "j.queue", "type": "j.type"},
+    "ledger_events": {},
+    "jobs": {
+        "state": _STATE,
+        "attempts": _ATTEMPTS,
+        "claimed_at": "c.claimed_at",
+        "started_at": "coalesce(c.started_at, f.started_at)",
+        "finished_at": "f.at",
+        "worker": "k.name",
+        "progress": "c.progress",
+        # A result that has expired is none, whether or not it was removed yet.
+        "result_encoding": "CASE WHEN f.result_until > :now THEN f.result_encoding END",
+        "result": "CASE WHEN f.result_until > :now THEN f.result END",
+    },
+    "topics": {
+        "messages": "t.appended - t.removed",
+        "bytes": "t.appended_bytes - t.removed_bytes",
+        "published": "t.appended",
+    },
+}
+# By the table of those that finished, and in its order.
+_DEAD = {"id": "f.job_id", "state": "f.state", "attempts": "max(j.attempts, f.attempt)"}
+_ALIASES = {"messages": "m", "job_events": "e", "ledger_events": "e", "jobs": "j", "topics": "t"}
+_FIRST = {"messages": "first_message", "job_events": "first_job_event", "jobs": "first_job"}
+_LAST = {"job_events": "last_job_event", "ledger_events": "last_ledger_event"}
+_TIMES = {
+    "messages": "time_of_message",
+    "job_events": "time_of_job_event",
+    "ledger_events": "time_of_ledger_event",
+}
+
+
+class SqliteScanner:
+    def __init__(self, path: Path, settings: Settings, clock: Clock) -> None:
+        self._clock = clock
+        self._database = Database(
+            path, synchronous="FULL", lock_timeout_seconds=settings.lock_timeout_seconds
+        )
+        self._database.attach()
+        try:
+            self._prepare(auto=settings.migrate == "auto")
+        except BaseException:
+            self._database.forget()
+            raise
+        self._pool = ReaderPool(self._database)
+        self._book = NameBook()
+
+    def end(self, source: Log | Table) -> LogEnd:
+        with self._pool.read() as connection:
+            log = log_state(connection)
+            if source == "messages":
+                return LogEnd(log.epoch, log.last_id)
+            name = "last_topic" if source == "topics" else _LAST.get(source, "last_job")
+            return LogEnd(log.epoch, int(fetch_value(connection, SQL[name])))
+
+    def first_id(self, source: Log | Table) -> int | None:
+        if source == "topics":
+            return 1
+        name = {"ledger_events": "first_ledger_event", "dead_letters": "first_job"}.get(source)
+        with self._pool.read() as connection:
+            found: int | None = fetch_value(connection, SQL[name or _FIRST[source]])
+            return found
+
+    def id_at(self, source: Log, at: Micros) -> int:
+        """By bisection over ids: times do not fall, so no index is needed."""
+        low, high = 0, self.end(source).last_id
+        with self._pool.read() as connection:
+            while low < high:
+                middle = (low + high) // 2 + 1
+                row = fetch_one(connection, SQL[_TIMES[source]], (middle,))
+                if row is None or row[1] >= at:
+                    high = middle - 1
+                else:
+                    low = row[0]
+        return low
+
+    def trims(self, source: Log, topics: tuple[str, ...] | None, *, after: int) -> dict[str, int]:
+        with self._pool.read() as connection:
+            return self._trims(connection, source, topics, after)
+
+    def step(
+        self,
+        source: Log,
+        topics: tuple[str, ...] | None,
+        *,
+        after: int,
+        through: int,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> int:
+        if rows_max is None and bytes_max is None:
+            return through
+        with self._pool.read() as connection:
+            numbers = self._few(connection, source, topics)
+            if numbers is None:
+                first = fetch_one(connection, SQL[_TIMES[source]], (after + 1,))
+                after = through if first is None else max(after, first[0] - 1)
+            if rows_max is not None:
+                if numbers is None:
+                    through = min(through, after + rows_max)
+                else:
+                    ids = _next_ids(connection, numbers, after, through, rows_max + 1)
+                    through = ids[rows_max] - 1 if len(ids) > rows_max else through
+            if bytes_max is not None and source == "messages":
+                through = self._step_bytes(connection, topics, numbers, after, through, bytes_max)
+        return through
+
+    def count(
+        self,
+        source: Log,
+        topics: tuple[str, ...] | None,
+        *,
+        after: int,
+        through: int,
+        limit: int,
+    ) -> int:
+        with self._pool.read() as connection:
+            numbers = self._few(connection, source, topics)
+            if numbers is None:
+                return min(limit, max(0, through - after))
+            count = 0
+            for number in numbers:
+                values = (number, after, through, limit - count)
+                count += fetch_value(connection, SQL["count_of_topic"], values)
+                if count >= limit:
+                    break
+            return count
+
+    def read(self, query: Query, *, after: int, through: int, limit: int) -> Slice:
+        check_columns(query.source, query.columns)
+        with self._pool.read() as connection:
+            epoch = log_state(connection).epoch
+            if query.source == "messages":
+                trims = self._trims(connection, "messages", query.topics, after)
+                count, columns, reached = self._messages(
+                    connection, query, after, through, limit, trims
+                )
+            else:
+                trims = self._trims(connection, query.source, None, after)
+                count, columns, reached = self._others(connection, query, after, through, limit)
+        return Slice(count, columns, reached, epoch, trims)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._database.forget()
+
+    # Inside
+
+    def _prepare(self, *, auto: bool) -> None:
+        with gate:
+            connection = self._database.connect()
+            try:
+                migrate.prepare(connection, self._database.path, auto=auto, now=self._clock.now())
+            finally:
+                connection.close()
+
+    def _messages(
+        self,
+        connection: apsw.Connection,
+        query: Query,
+        after: int,
+        through: int,
+        limit: int,
+        trims: Mapping[str, int],
+    ) -> tuple[int, list[Sequence[Any]], int]:
+        names = self._names(connection)
+        numbers = self._numbers(names, query.topics)
+        if numbers is not None and not numbers:
+            return 0, _columns([], query), through
+        chosen: list[int] | None = None
+        if numbers is not None and self._is_sparse(connection, numbers):
+            chosen = _next_ids(connection, numbers, after, through, limit)
+            if not chosen:
+                return 0, _columns([], query), through
+            reached = chosen[-1] if len(chosen) == limit else through
+        else:
+            first = fetch_one(connection, SQL["time_of_message"], (after + 1,))
+            if first is None or first[0] > through:
+                return 0, _columns([], query), through
+            # Few ids for each row that is wanted, so that no read is long.
+            reached = min(through, first[0] - 1 + limit * (1 if numbers is None else SPAN))
+        where, values = _conditions(query)
+        values |= {"after": after, "through": reached, "now": query.alive_at or 0}
+        if chosen is not None:
+            source, order = "from_chosen_messages", ""
+            values["ids"] = apsw.carray(array("q", chosen))
+        else:
+            source = "from_messages_trimmed" if trims else "from_messages"
+            order = f"ORDER BY m.id LIMIT {limit}"
+            if numbers is not None:
+                where = f"{where} AND +m.topic_id IN carray(:topics)"
+                values["topics"] = apsw.carray(array("q", numbers))
+        rows = fetch_all(connection, f"{_select(query)} {SQL[source]} {where} {order}", values)
+        if chosen is None and len(rows) == limit:
+            reached = rows[-1][-1]
+        columns = _columns(rows, query)
+        if "topic" in query.columns:
+            place = query.columns.index("topic")
+            known = names.names
+            columns[place] = [known[number] for number in columns[place]]
+        return len(rows), columns, reached
+
+    def _others(
+        self, connection: apsw.Connection, query: Query, after: int, through: int, limit: int
+    ) -> tuple[int, list[Sequence[Any]], int]:
+        where, values = _conditions(query)
+        values |= {"after": after, "through": through, "now": self._clock.now()}
+        name = f"from_{query.source}"
+        asked = {*query.columns, *(condition.column for condition in query.conditions)}
+        if query.source == "job_events" and asked & {"queue", "type"}:
+            name = "from_job_events_and_jobs"
+        order = f"ORDER BY {_expression(query, 'id')} LIMIT {limit}"
+        rows = fetch_all(connection, f"{_select(query)} {SQL[name]} {where} {order}", values)
+        reached = rows[-1][-1] if len(rows) == limit else through
+        return len(rows), _columns(rows, query), reached
+
+    def _step_bytes(
+        self,
+        connection: apsw.Connection,
+        topics: tuple[str, ...] | None,
+        numbers: list[int] | None,
+        after: int,
+        through: int,
+        bytes_max: int,
+    ) -> int:
+        total, previous = 0, 0
+        wanted: set[int] | None = None
+        if numbers is None and topics is not None:
+            wanted = set(self._numbers(self._names(connection), topics) or ())
+        for id, topic_id, size in _sizes(connection, numbers, after, through):
+            if wanted is not None and topic_id not in wanted:
+                continue
+            total += size
+            if total > bytes_max and previous:
+                return id - 1
+            previous = id
+        return through
+
+    def _trims(
+        self,
+        connection: apsw.Connection,
+        source: Log | Table,
+        topics: tuple[str, ...] | None,
+        after: int,
+    ) -> dict[str, int]:
+        if source in TABLES:
+            return {}
+        if source != "messages":
+            through = fetch_value(connection, SQL["pruned"], (source, after))
+            return {} if through is None else {"": through}
+        found = dict(connection.execute(TOPICS["trims"], (after,)))
+        if not found:
+            return {}
+        names = self._names(connection)
+        numbers = self._numbers(names, topics)
+        wanted = found if numbers is None else [number for number in numbers if number in found]
+        return {names.names[number]: found[number] for number in wanted}
+
+    def _names(self, connection: apsw.Connection) -> TopicNames:
+        names = self._book.of(log_state(connection).epoch)
+        names.refresh(connection)
+        return names
+
+    def _numbers(self, names: TopicNames, topics: tuple[str, ...] | None) -> list[int] | None:
+        """Of the topics that are meant; None if that is all there are."""
+        patterns = ("*",) if topics is None else topics
+        found = {number for text in patterns for number in names.matching(Pattern(text))}
+        return None if len(found) == len(names.names) else sorted(found)
+
+    def _few(
+        self, connection: apsw.Connection, source: Log, topics: tuple[str, ...] | None
+    ) -> list[int] | None:
+        """Of the topics that are meant, if they are not all, and not very many."""
+        if source != "messages":
+            return None
+        numbers = self._numbers(self._names(connection), topics)
+        return None if numbers is None or len(numbers) > FEW_TOPICS else numbers
+
+    def _is_sparse(self, connection: apsw.Connection, numbers: list[int]) -> bool:
+        if len(numbers) > FEW_TOPICS:
+            return False
+        messages = dict(connection.execute(SQL["densities"]))
+        wanted = sum(messages.get(number, 0) for number in numbers)
+        return bool(wanted * SPARSE < sum(messages.values()))
+
+
+def _select(query: Query) -> str:
+    """SELECT, with the id as the last column."""
+    columns = [_expression(query, name) for name in (*query.columns, "id")]
+    return f"SELECT {', '.join(columns)}"
+
+
+def _expression(query: Query, column: str) -> str:
+    if query.source == "dead_letters":
+        return _DEAD.get(column) or _EXPRESSIONS["jobs"].get(column) or f"j.{column}"
+    return _EXPRESSIONS[query.source].get(column) or f"{_ALIASES[query.source]}.{column}"
+
+
+def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
+    """What stands after WHERE, and its parameters."""
+    texts: list[str] = []
+    values: dict[str, Any] = {}
+    for number, condition in enumerate(query.conditions):
+        name = f"value{number}"
+        column = _expression(query, condition.column)
+        if condition.operator == "in":
+            texts.append(f"AND {column} IN (SELECT value FROM json_each(:{name}))")
+            values[name] = json.dumps(condition.value)
+        else:
+            texts.append(f"AND {column} {condition.operator} :{name}")
+            values[name] = condition.value
+    return " ".join(texts), values
+
+
+def _columns(rows: list[tuple[Any, ...]], query: Query) -> list[Sequence[Any]]:
+    """The rows' columns, without the id at their end."""
+    if not rows:
+        return [() for _ in query.columns]
+    columns: list[Sequence[Any]] = [*zip(*rows, strict=True)]
+    return columns[:-1]
+
+
+def _next_ids(
+    connection: apsw.Connection, numbers: list[int], after: int, through: int, limit: int
+) -> list[int]:
+    """The next ids of these topics, in order."""
+    ids: list[int] = []
+    for number in numbers:
+        rows = connection.execute(SQL["ids_of_topic"], (number, after, through, limit))
+        ids += itertools.chain.from_iterable(rows)
+    ids.sort()
+    return ids[:limit]
+
+
+def _sizes(
+    connection: apsw.Connection, numbers: list[int] | None, after: int, through: int
+) -> Iterator[tuple[int, int, int]]:
+    while True:
+        if numbers is None:
+            rows = fetch_all(connection, SQL["sizes"], (after, through, 10_000))
+        else:
+            ids = _next_ids(connection, numbers, after, through, 10_000)
+            rows = fetch_all(connection, SQL["sizes_of"], (apsw.carray(array("q", ids)),))
+        if not rows:
+            return
+        yield from rows
+        after = rows[-1][0]
