@@ -51,6 +51,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     return result
 
 
+SPARK = Path(__file__).with_name("spark")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--spark",
+        choices=("with", "without", "only"),
+        default="with",
+        help="whether tests/spark runs, whose tests share one Spark session",
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    which = config.getoption("--spark")
+    if which == "with" or collection_path == SPARK.parent:
+        return None
+    is_spark = collection_path == SPARK or SPARK in collection_path.parents
+    return True if is_spark == (which == "without") else None
+
+
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of the machine the tests run on reaches them."""

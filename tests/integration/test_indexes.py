@@ -13,7 +13,10 @@ from penstock.stores.sqlite.job_reader import _TABLES, JOB
 from penstock.stores.sqlite.job_rows import RUNS
 
 PACKAGE = "penstock.stores.sqlite"
-FILES = ("topics", "consumers", "leases", "presence", "jobs", "schedules", "ledger")
+FILES = (
+    *("topics", "consumers", "leases", "presence", "jobs", "schedules", "ledger"),
+    *("scan", "sinks"),
+)
 
 # What a busy hub asks all the time, and the way it must be answered.
 WAYS = {
@@ -61,6 +64,13 @@ WAYS = {
     "ledger.events": "SEARCH penstock_ledger_events USING INTEGER PRIMARY KEY (rowid>?)",
     "ledger.marked_since": "SEARCH penstock_ledger_events USING INTEGER PRIMARY KEY (rowid>?)",
     "ledger.prune_events": "SEARCH penstock_ledger_events USING INTEGER PRIMARY KEY (rowid<?)",
+    "scan.ids_of_topic": "USING COVERING INDEX penstock_messages_by_topic (topic_id=? AND rowid>? AND",
+    "scan.sizes": "SEARCH penstock_messages USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
+    "scan.first_message": "SEARCH penstock_messages",
+    "scan.pruned": "SEARCH penstock_pruned USING PRIMARY KEY",
+    "sinks.get_batch": "SEARCH b USING PRIMARY KEY (sink=? AND number=?)",
+    "sinks.last_batch": "SEARCH b USING PRIMARY KEY (sink=?)",
+    "sinks.open_batches": "INDEX penstock_sink_batches_open",
     "found.failed": "USING COVERING INDEX penstock_job_finished_badly (state=?)",
     "found.processing": "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
 }
@@ -84,6 +94,8 @@ MEANT = {
     "ledger.counts": {"penstock_ledger_counts"},
     "ledger.keeps": {"penstock_ledger_scopes"},
     "ledger.prune_events": {"penstock_ledger_events"},
+    "ledger.note_events": {"penstock_ledger_events"},
+    "sinks.open_batches": {"b"},
 }
 WALKED = re.compile(r"^SCAN (?!.*VIRTUAL TABLE)(\w+)", re.MULTILINE)
 WHOLE = re.compile(r"^(--[^\n]*\n)*\s*(SELECT|DELETE|UPDATE|WITH|INSERT[^;]*SELECT)\b")
@@ -132,7 +144,7 @@ def test_the_newest_of_many_jobs_are_found_in_order(plans: dict[str, str], state
     assert "TEMP B-TREE" not in plan
 
 
-@pytest.mark.parametrize("file", ["jobs", "schedules", "ledger", "runs"])
+@pytest.mark.parametrize("file", ["jobs", "schedules", "ledger", "runs", "sinks"])
 def test_nothing_walks_through_a_table_that_grows(plans: dict[str, str], file: str) -> None:
     """J2: a claim, an answer or a look costs the same beside a million other jobs."""
     walked = {

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.ports.leases import InstanceReader, InstanceWriter, LeaseReader, LeaseWriter
     from penstock.ports.ledger import LedgerReader, LedgerWriter
     from penstock.ports.presence import PresenceReader, PresenceWriter
+    from penstock.ports.scan import Scanner
     from penstock.ports.schedules import ScheduleReader, ScheduleWriter
     from penstock.ports.sinks import SinkReader, SinkWriter
     from penstock.ports.topics import TopicReader, TopicWriter
@@ -134,6 +135,9 @@ class Store(Protocol):
 
     def open_wake(self) -> Wake:
         """A further listener: one for each thread that waits."""
+
+    def scan(self) -> Scanner:
+        """A further scanner: one for each thread that reads in bulk."""
 
     def ring(self) -> None:
         """Wake the listeners of all processes, as a commit with new messages does."""

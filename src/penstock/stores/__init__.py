@@ -69,14 +69,14 @@ def open_store(settings: Settings, clock: Clock) -> Store:
 
 def open_scanner(settings: Settings, clock: Clock) -> Scanner:
     """For reading in bulk. Never makes a store that is not there."""
-    from penstock.stores.sqlite.scan import SqliteScanner
+    from penstock.stores.sqlite.scan import open_file
 
     scheme, path = check_url(settings.url)
     if scheme == "memory":
         raise Unsupported(
             "A memory: store is its process's own.", hint="Spark needs a file: sqlite:///file.db."
         )
-    return SqliteScanner(Path(path).absolute(), settings, clock)
+    return open_file(Path(path).absolute(), settings, clock)
 
 
 def open_migrations(settings: Settings, clock: Clock | None = None) -> Schema:

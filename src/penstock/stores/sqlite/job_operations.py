@@ -96,8 +96,9 @@ class JobOperations(JobRows):
         if not rows:
             return 0
         ids = [row[0] for row in rows]
-        for name in ("remove_jobs", "remove_finished", "remove_events", "remove_keys"):
+        for name in ("note_events", "remove_events", "remove_jobs", "remove_finished"):
             self._for(ids, name)
+        self._for(ids, "remove_keys")
         for _, state, queue in rows:
             self._move(queue, State(state), None)
         return len(ids)

@@ -237,6 +237,7 @@ class SqliteLedgerWriter:
         return removed
 
     def prune_events(self, *, before: Micros, limit: int) -> int:
+        self._connection.execute(SQL["note_events"], (before, limit))
         self._connection.execute(SQL["prune_events"], (before, limit))
         return self._connection.changes()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +90,14 @@ _TIMES = {
 
 
 class SqliteScanner:
-    def __init__(self, path: Path, settings: Settings, clock: Clock) -> None:
+    """`on_close` is called when it is closed: whoever opened the file for it closes it, too."""
+
+    def __init__(
+        self, pool: ReaderPool, clock: Clock, on_close: Callable[[], None] | None = None
+    ) -> None:
+        self._pool = pool
         self._clock = clock
-        self._database = Database(
-            path, synchronous="FULL", lock_timeout_seconds=settings.lock_timeout_seconds
-        )
-        self._database.attach()
-        try:
-            self._prepare(auto=settings.migrate == "auto")
-        except BaseException:
-            self._database.forget()
-            raise
-        self._pool = ReaderPool(self._database)
+        self._on_close = on_close
         self._book = NameBook()
 
     def end(self, source: Log | Table) -> LogEnd:
@@ -200,18 +196,10 @@ class SqliteScanner:
         return Slice(count, columns, reached, epoch, trims)
 
     def close(self) -> None:
-        self._pool.close()
-        self._database.forget()
+        if self._on_close is not None:
+            self._on_close()
 
     # Inside
-
-    def _prepare(self, *, auto: bool) -> None:
-        with gate:
-            connection = self._database.connect()
-            try:
-                migrate.prepare(connection, self._database.path, auto=auto, now=self._clock.now())
-            finally:
-                connection.close()
 
     def _messages(
         self,
@@ -341,6 +329,32 @@ class SqliteScanner:
         messages = dict(connection.execute(SQL["densities"]))
         wanted = sum(messages.get(number, 0) for number in numbers)
         return bool(wanted * SPARSE < sum(messages.values()))
+
+
+def open_file(path: Path, settings: Settings, clock: Clock) -> SqliteScanner:
+    """A scanner that is all there is open of a file. The file must be there."""
+    database = Database(
+        path, synchronous="FULL", lock_timeout_seconds=settings.lock_timeout_seconds
+    )
+    database.attach()
+    pool = ReaderPool(database)
+
+    def close() -> None:
+        pool.close()
+        database.forget()
+
+    try:
+        with gate:
+            connection = database.connect()
+            try:
+                is_auto = settings.migrate == "auto"
+                migrate.prepare(connection, path, auto=is_auto, now=clock.now())
+            finally:
+                connection.close()
+    except BaseException:
+        close()
+        raise
+    return SqliteScanner(pool, clock, close)
 
 
 def _select(query: Query) -> str:

@@ -35,6 +35,7 @@ from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReade
 from penstock.stores.sqlite.ledger import SqliteLedgerReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
 from penstock.stores.sqlite.presence import SqlitePresenceReader
+from penstock.stores.sqlite.scan import SqliteScanner
 from penstock.stores.sqlite.schedules import SqliteScheduleReader
 from penstock.stores.sqlite.sinks import SqliteSinkReader
 from penstock.stores.sqlite.topic_reader import SqliteTopicReader
@@ -111,6 +112,9 @@ class SqliteStore:
 
     def open_wake(self) -> SqliteWake:
         return SqliteWake(self._database)
+
+    def scan(self) -> SqliteScanner:
+        return SqliteScanner(self._pool, self._clock)
 
     def ring(self) -> None:
         self._bell.ring()

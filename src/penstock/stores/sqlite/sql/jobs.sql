@@ -276,6 +276,13 @@ DELETE FROM penstock_jobs WHERE id IN carray(?1);
 -- remove_finished --
 DELETE FROM penstock_job_finished WHERE job_id IN carray(?1);
 
+-- note_events --
+-- Whoever reads events by their ids learns up to which some are gone.
+INSERT INTO penstock_pruned (log, through)
+SELECT 'job_events', max(id) FROM penstock_job_events WHERE job_id IN carray(?1)
+HAVING max(id) IS NOT NULL
+ON CONFLICT (log) DO UPDATE SET through = max(through, excluded.through);
+
 -- remove_events --
 DELETE FROM penstock_job_events WHERE job_id IN carray(?1);
 

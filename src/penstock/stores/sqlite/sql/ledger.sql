@@ -63,6 +63,16 @@ DELETE FROM penstock_ledger WHERE scope = ?1 AND key IN (SELECT value FROM carra
 -- add_event --
 INSERT INTO penstock_ledger_events (scope, key, kind, at, attempt) VALUES (?, ?, ?, ?, ?);
 
+-- note_events --
+-- What prune_events is about to remove.
+INSERT INTO penstock_pruned (log, through)
+SELECT 'ledger_events', max(id) FROM penstock_ledger_events WHERE id < coalesce(
+    (SELECT min(id) FROM
+        (SELECT id, at FROM penstock_ledger_events ORDER BY id LIMIT ?2) WHERE at >= ?1),
+    (SELECT max(id) + 1 FROM (SELECT id FROM penstock_ledger_events ORDER BY id LIMIT ?2)))
+HAVING max(id) IS NOT NULL
+ON CONFLICT (log) DO UPDATE SET through = max(through, excluded.through);
+
 -- prune_events --
 -- A prefix, so that ids leave no gaps; within it, a clock that was set back does not count.
 DELETE FROM penstock_ledger_events WHERE id < coalesce(
