@@ -64,7 +64,7 @@ WAYS = {
     "ledger.events": "SEARCH penstock_ledger_events USING INTEGER PRIMARY KEY (rowid>?)",
     "ledger.marked_since": "SEARCH penstock_ledger_events USING INTEGER PRIMARY KEY (rowid>?)",
     "ledger.prune_events": "SEARCH penstock_ledger_events USING INTEGER PRIMARY KEY (rowid<?)",
-    "scan.ids_of_topic": "USING COVERING INDEX penstock_messages_by_topic (topic_id=? AND rowid>? AND",
+    "scan.ids_of_topic": "USING COVERING INDEX penstock_messages_by_topic (topic_id=? AND",
     "scan.sizes": "SEARCH penstock_messages USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
     "scan.first_message": "SEARCH penstock_messages",
     "scan.pruned": "SEARCH penstock_pruned USING PRIMARY KEY",
