@@ -101,6 +101,14 @@ class Scanner(Protocol):
     def first_id(self, source: Log | Table) -> int | None:
         """The lowest id that is there."""
 
+    def newest(self, source: Log, topics: tuple[str, ...] | None) -> int:
+        """The highest id of what is meant that there has ever been. Above it is nothing to read."""
+
+    def active(
+        self, topics: tuple[str, ...] | None, *, after: int, limit: int
+    ) -> frozenset[str] | None:
+        """The topics that have had messages above an id; None if they are more than `limit`."""
+
     def id_at(self, source: Log, at: Micros) -> int:
         """The highest id that is older than this time."""
 

@@ -27,6 +27,9 @@ from penstock.spark.options import EARLIEST, LATEST, SourceOptions
 from penstock.spark.places import find_place
 from penstock.spark.ranges import Range, RangeReader, divide, open_scan, report_loss
 
+# More topics than this are not named in each partition: a loss of any then counts.
+ACTIVE_MAX = 1_000
+
 
 class BatchReader(DataSourceReader):
     """Picklable; the store is opened where it is needed."""
@@ -39,7 +42,7 @@ class BatchReader(DataSourceReader):
         ENTITIES[options.entity].choose(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        scanner = open_scan(self._options.url)
+        scanner = open_scan(self._options.settings)
         try:
             whole = self._plan(scanner)
             first = scanner.first_id(ENTITIES[self._options.entity].source)
@@ -63,7 +66,10 @@ class BatchReader(DataSourceReader):
         news = start.news(scanner.trims(entity.source, options.topics, after=start.id))  # type: ignore[arg-type]
         if news:
             report_loss(options, start.id, news)
-        return Range(start.id, last.id, end.epoch, now, {**start.told, **news})
+        active = None
+        if entity.source == "messages":
+            active = scanner.active(options.topics, after=start.id, limit=ACTIVE_MAX)
+        return Range(start.id, last.id, end.epoch, now, {**start.told, **news}, active)
 
 
 class FilteringBatchReader(BatchReader):

@@ -73,8 +73,8 @@ class Committer:
         self._options = options
         self._clock = clock or SystemClock()
         self._on_step = on_step
-        self._settings = settings_of(options.url)
-        self._folder = staging.folder_of(options.url, options.staging)
+        self._settings = options.settings
+        self._folder = staging.folder_of(options.settings.url, options.staging)
 
     def commit(self, batch: Batch) -> bool:
         """Write it, unless it was written before. Returns whether anything was written."""
@@ -86,7 +86,8 @@ class Committer:
             self._on_step("written")
             staging.remove(self._folder, [part.file for part in batch.parts])
             self._on_step("cleaned")
-            self._sweep(store)
+            staging.sweep(self._folder, lambda: _planned(store))
+            store.maintain()
             return wrote
         finally:
             store.close()
@@ -224,9 +225,6 @@ class Committer:
                 "query gives other rows each time, set failOnMismatch to false: the first stay.",
             )
         logger.warning("%s failOnMismatch is false: the first ones stay.", text)
-
-    def _sweep(self, store: Store) -> None:
-        staging.sweep(self._folder, _planned(store), older_than_seconds=staging.ORPHAN_SECONDS)
 
 
 def forget_sink(url: str, app: str) -> int:

@@ -73,6 +73,8 @@ class Entity(msgspec.Struct, frozen=True):
     def choose(self, schema: StructType) -> tuple[Field, ...]:
         """The fields of a schema that the user gave. Raises `InvalidOption`."""
         known = {field.name: field for field in self.fields}
+        if not schema.fields:
+            raise InvalidOption("The schema is empty.", hint="Choose at least one column.")
         chosen = []
         for wanted in schema.fields:
             field = known.get(wanted.name)

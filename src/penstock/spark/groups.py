@@ -7,6 +7,7 @@ consumers, and a topic whose retention holds for the group keeps what the stream
 from __future__ import annotations
 
 from penstock.clock import Clock, SystemClock
+from penstock.settings import Settings
 from penstock.spark.offsets import Offset
 from penstock.spark.options import SourceOptions, settings_of
 from penstock.stores import open_store
@@ -15,7 +16,7 @@ from penstock.stores import open_store
 def note_group(options: SourceOptions, offset: Offset, clock: Clock) -> None:
     """Note that the stream of these options has read up to the offset."""
     assert options.group is not None
-    advance_group(options.url, options.group, options.topics, offset, clock)
+    _advance(options.settings, options.group, options.topics, offset, clock)
 
 
 def advance_group(
@@ -30,8 +31,13 @@ def advance_group(
     Spark commits a batch when it plans the next, so the last one of a run is left to whoever
     runs the query: with the end offset of its last progress.
     """
-    clock = clock or SystemClock()
-    store = open_store(settings_of(url), clock)
+    _advance(settings_of(url), group, topics, offset, clock or SystemClock())
+
+
+def _advance(
+    settings: Settings, group: str, topics: tuple[str, ...] | None, offset: Offset, clock: Clock
+) -> None:
+    store = open_store(settings, clock)
     try:
         log = store.log()
         offset.check(log.epoch, log.last_id)

@@ -7,8 +7,7 @@ says nothing where it stands, is refused: an option that is silently ignored is 
 from __future__ import annotations
 
 import difflib
-import json
-import os
+import urllib.parse
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -49,9 +48,9 @@ LATEST = Start("latest")
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
-    """What a reader was told."""
+    """What a reader was told. The settings are the driver's, wherever it reads."""
 
-    url: str
+    settings: Settings
     entity: str = "messages"
     topics: tuple[str, ...] | None = None
     """Names and globs. None: all but penstock's own."""
@@ -72,9 +71,9 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
-    """What a writer was told."""
+    """What a writer was told. The settings are the driver's, wherever it writes."""
 
-    url: str
+    settings: Settings
     entity: str = "messages"
     topic: str | None = None
     queue: str | None = None
@@ -121,7 +120,7 @@ def parse_source(options: Mapping[str, str], entities: Mapping[str, Any]) -> Sou
             hint="It says how long to wait for that many.",
         )
     return SourceOptions(
-        url=_url(given),
+        settings=_settings(given),
         entity=entity,
         topics=topics,
         starting=starting,
@@ -180,7 +179,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         raise InvalidOption(error.message, hint=error.hint) from error
     app, version = given.name("txnAppId"), given.whole("txnVersion")
     return SinkOptions(
-        url=_url(given),
+        settings=_settings(given),
         entity=entity,
         topic=topic,
         queue=queue,
@@ -195,11 +194,6 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         fail_on_mismatch=given.flag("failOnMismatch", True),
         on_conflict=given.choice("onConflict", get_args(OnConflict), "return"),
     )
-
-
-def settings_of(url: str) -> Settings:
-    """The settings in force, for a store that was named by an option."""
-    return load_settings(url)
 
 
 STREAM_ONLY = (
@@ -325,15 +319,24 @@ def _unknown(name: str, known: tuple[str, ...]) -> InvalidOption:
     return InvalidOption(f"There is no option {name!r} here.", hint=hint)
 
 
-def _url(given: _Given) -> str:
-    """The store, with an absolute path: executors have folders of their own."""
-    url = _translated("url", lambda: load_settings(given.get("url")).url)
-    scheme, path = _translated("url", lambda: check_url(url))
+def _settings(given: _Given) -> Settings:
+    return settings_of(given.get("url"))
+
+
+def settings_of(url: str | None) -> Settings:
+    """The settings in force here, for a store of which Spark's other processes know as well.
+
+    With an absolute path: executors have folders of their own. Raises `InvalidOption`.
+    """
+    settings: Settings = _translated("url", load_settings, url)
+    scheme, path = _translated("url", check_url, settings.url)
     if scheme == "memory":
         raise InvalidOption(
             "A memory: store is its process's own.", hint="Spark needs a file: sqlite:///file.db."
         )
-    return url if os.path.isabs(path) else f"sqlite:///{Path(path).absolute()}"
+    # Quoted as it was: the path may have characters that mean something in a URL.
+    absolute = urllib.parse.quote(str(Path(path).absolute()))
+    return msgspec.structs.replace(settings, url=f"sqlite:///{absolute}")
 
 
 def _topics(given: _Given) -> tuple[str, ...] | None:
@@ -410,8 +413,3 @@ def _translated(name: str, check: Callable[..., Any], *arguments: Any) -> Any:
         return check(*arguments)
     except PenstockError as error:
         raise InvalidOption(f"{name}: {error.message}", hint=error.hint) from error
-
-
-def listed(topics: tuple[str, ...] | None) -> str:
-    """As an option's value."""
-    return "*" if topics is None else json.dumps(topics)

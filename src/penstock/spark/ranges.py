@@ -20,8 +20,9 @@ from pyspark.sql.types import StructType
 from penstock.clock import Micros, SystemClock
 from penstock.errors import DataLost, EpochChanged
 from penstock.ports.scan import Condition, Query, Scanner
+from penstock.settings import Settings
 from penstock.spark.entities import ENTITIES, Columns, Entity, Field
-from penstock.spark.options import SourceOptions, settings_of
+from penstock.spark.options import SourceOptions
 from penstock.stores import open_scanner
 
 logger = logging.getLogger("penstock.spark")
@@ -41,7 +42,19 @@ class Range(InputPartition):
     through: int
     epoch: str
     alive_at: Micros
-    told: dict[str, int] = field(default_factory=dict)
+    told: Mapping[str, int] = field(default_factory=dict)
+    """Removals that were known at planning."""
+    active: frozenset[str] | None = None
+    """For a batch: the topics that had something to read. What another one has lost since was
+    published after planning."""
+
+    def lost(self, trims: Mapping[str, int]) -> dict[str, int]:
+        """Of these removals, those that took something away from what was planned."""
+        return {
+            name: through
+            for name, through in trims.items()
+            if through > self.told.get(name, 0) and (self.active is None or name in self.active)
+        }
 
 
 def divide(whole: Range, *, first_id: int | None, partitions_min: int | None) -> list[Range]:
@@ -57,13 +70,13 @@ def divide(whole: Range, *, first_id: int | None, partitions_min: int | None) ->
     parts = min(max(parts, math.ceil(count / TASK_ROWS_MAX)), count, TASKS_MAX)
     borders = [after + count * number // parts for number in range(parts + 1)]
     return [
-        Range(low, high, whole.epoch, whole.alive_at, whole.told)
+        Range(low, high, whole.epoch, whole.alive_at, whole.told, whole.active)
         for low, high in itertools.pairwise(borders)
     ]
 
 
-def open_scan(url: str) -> Scanner:
-    return open_scanner(settings_of(url), SystemClock())
+def open_scan(settings: Settings) -> Scanner:
+    return open_scanner(settings, SystemClock())
 
 
 class RangeReader:
@@ -84,10 +97,10 @@ class RangeReader:
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
         entity, options = self._entity, self._options
         fields = entity.choose(self._schema)
-        stored = tuple(dict.fromkeys(name for field in fields for name in field.stored)) or ("id",)
+        stored = tuple(dict.fromkeys(name for field in fields for name in field.stored))
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         query = Query(entity.source, stored, options.topics, self._conditions, part.alive_at)
-        scanner = open_scan(options.url)
+        scanner = open_scan(options.settings)
         try:
             after = part.after
             while after < part.through:
@@ -97,21 +110,15 @@ class RangeReader:
                         f"The database was {part.epoch} when the read was planned, and is now "
                         f"{found.epoch}."
                     )
-                if entity.is_log:
-                    self._check_loss(part, after, found.trims)
+                lost = part.lost(found.trims)
+                if lost:
+                    report_loss(options, after, lost)
                 if found.count:
                     columns = dict(zip(stored, found.columns, strict=True))
                     yield _batch(columns, fields, arrow, found.count, as_json=options.as_json)
                 after = found.through
         finally:
             scanner.close()
-
-    def _check_loss(self, part: Range, after: int, trims: Mapping[str, int]) -> None:
-        lost = {
-            name: through for name, through in trims.items() if through > part.told.get(name, 0)
-        }
-        if lost:
-            report_loss(self._options, after, lost)
 
 
 def report_loss(options: SourceOptions, after: int, lost: dict[str, int]) -> None:
@@ -136,9 +143,6 @@ def _batch(
     *,
     as_json: bool,
 ) -> pa.RecordBatch:
-    if not fields:
-        # Only the number of rows is asked for.
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, type=pa.struct([])))
     arrays = [
         field.make(columns, as_json, wanted.type)
         for field, wanted in zip(fields, schema, strict=True)

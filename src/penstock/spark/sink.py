@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidOption
 from penstock.spark import staging
 from penstock.spark.commit import Batch, Committer, Step, no_step
-from penstock.spark.options import SinkOptions, parse_sink, settings_of
+from penstock.spark.options import SinkOptions, parse_sink
 from penstock.spark.rows import Encoder, check_schema, staged_schema
 from penstock.spark.staging import Part, Stage
 
@@ -78,8 +78,8 @@ class Report(WriterCommitMessage):
 def stage(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Report:
     """In a task: check, encode and stage its rows."""
     context = TaskContext.get()
-    encoder = Encoder(options, settings_of(options.url))
-    folder = staging.folder_of(options.url, options.staging)
+    encoder = Encoder(options, options.settings)
+    folder = staging.folder_of(options.settings.url, options.staging)
     schema = staged_schema(options)
     with Stage(folder, schema, inline_bytes_max=options.inline_bytes_max) as staged:
         for batch in batches:

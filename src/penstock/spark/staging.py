@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from penstock.errors import StagingDamaged
 from penstock.stores import check_url
 
 SUFFIX = ".arrow"
+PARTIAL = ".part"
+SUFFIXES = (SUFFIX, PARTIAL)
 ORPHAN_SECONDS = 86_400.0
 """Files that no batch speaks of are removed when they are this old: their tasks are long gone."""
 READ_BYTES = 1024 * 1024
@@ -90,7 +92,7 @@ class Stage:
 
     def _spill(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._path = self._folder / f"{uuid.uuid4().hex}.part"
+        self._path = self._folder / f"{uuid.uuid4().hex}{PARTIAL}"
         self._file = pa.OSFile(str(self._path), "wb")
         self._writer = pa.ipc.new_stream(self._file, self._schema)
         for batch in self._waiting:
@@ -103,7 +105,7 @@ def put(folder: Path, part: Part) -> Part:
     if part.data is None:
         return part
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{uuid.uuid4().hex}.part"
+    path = folder / f"{uuid.uuid4().hex}{PARTIAL}"
     path.write_bytes(part.data)
     return _settle(path, part.rows)
 
@@ -151,21 +153,23 @@ def remove(folder: Path, files: Collection[str | None]) -> None:
             (folder / file).unlink(missing_ok=True)
 
 
-def sweep(folder: Path, keep: Collection[str], *, older_than_seconds: float) -> int:
-    """Remove files that nobody speaks of and that are old. Returns how many."""
-    removed = 0
-    if not folder.is_dir():
-        return removed
+def sweep(
+    folder: Path,
+    planned: Callable[[], Collection[str]],
+    *,
+    older_than_seconds: float = ORPHAN_SECONDS,
+) -> int:
+    """Remove old files that no batch will go on with. Returns how many."""
     limit = time.time() - older_than_seconds
-    for path in folder.iterdir():
-        if path.suffix in (SUFFIX, ".part") and path.name not in keep:
-            try:
-                if path.stat().st_mtime < limit:
-                    path.unlink()
-                    removed += 1
-            except FileNotFoundError:
-                continue  # Somebody else was faster.
-    return removed
+    try:
+        old = [entry for entry in os.scandir(folder) if entry.stat().st_mtime < limit]
+    except FileNotFoundError:
+        return 0  # Nothing was ever staged, or somebody else is sweeping.
+    orphans = {entry.name for entry in old if entry.name.endswith(SUFFIXES)}
+    if orphans:
+        orphans -= set(planned())
+        remove(folder, orphans)
+    return len(orphans)
 
 
 def _settle(path: Path, rows: int) -> Part:

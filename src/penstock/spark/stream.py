@@ -6,6 +6,7 @@ for people, and for retention, which can be told to wait for it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.clock import Clock, SystemClock
+from penstock.errors import StoreBusy
 from penstock.ports.scan import Log, LogEnd, Scanner
 from penstock.spark.entities import ENTITIES
 from penstock.spark.groups import note_group
@@ -29,6 +31,8 @@ from penstock.spark.offsets import Offset
 from penstock.spark.options import LATEST, SourceOptions
 from penstock.spark.places import find_place
 from penstock.spark.ranges import Range, RangeReader, divide, open_scan, report_loss
+
+logger = logging.getLogger("penstock.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -65,8 +69,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None and self._target.epoch == end.epoch:
             # Not before where the stream is: it may have been further before a restart.
             last_id = max(begin.id, min(last_id, self._target.last_id))
-        if last_id == begin.id or self._waits(scanner, begin, last_id):
-            return dict(start)
+        if begin.at:
+            # Where nothing that is meant was added, no batch is made of what was added elsewhere.
+            is_idle = last_id == begin.id or (
+                scanner.newest(self._source, options.topics) <= begin.id
+            )
+            if is_idle or self._waits(scanner, begin, last_id):
+                return dict(start)
+        # Otherwise it has just begun. Its first batch may be empty: it puts the place where the
+        # stream began into the checkpoint, so that what comes before the second is not missed.
         rows_max, bytes_max = self._limits(limit)
         trims = scanner.trims(self._source, options.topics, after=begin.id)
         news = begin.news(trims)
@@ -105,11 +116,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last.check(now.epoch, now.last_id)
         told = {**begin.told, **last.told}
         whole = Range(begin.id, last.id, now.epoch, last.at or self._clock.now(), told)
-        news = Offset("", 0, 0, told).news(
-            scanner.trims(self._source, self._options.topics, after=begin.id)
-        )
-        if news:
-            report_loss(self._options, begin.id, news)
+        lost = whole.lost(scanner.trims(self._source, self._options.topics, after=begin.id))
+        if lost:
+            report_loss(self._options, begin.id, lost)
         first = scanner.first_id(self._source)
         return divide(whole, first_id=first, partitions_min=self._options.partitions_min)
 
@@ -120,7 +129,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Mapping[str, Any]) -> None:
         if self._options.group is not None:
-            note_group(self._options, Offset.parse(end), self._clock)
+            try:
+                note_group(self._options, Offset.parse(end), self._clock)
+            except StoreBusy as error:
+                # No reason to end a stream: the next commit tells of this batch, too.
+                logger.warning("the group %s was not noted: %s", self._options.group, error)
 
     def stop(self) -> None:
         scanner, self._scanner = self._scanner, None
@@ -139,7 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _scan(self) -> Scanner:
         if self._scanner is None:
-            self._scanner = open_scan(self._options.url)
+            self._scanner = open_scan(self._options.settings)
         return self._scanner
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:

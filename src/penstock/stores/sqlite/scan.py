@@ -116,6 +116,29 @@ class SqliteScanner:
             found: int | None = fetch_value(connection, SQL[name or _FIRST[source]])
             return found
 
+    def newest(self, source: Log, topics: tuple[str, ...] | None) -> int:
+        if source != "messages":
+            return self.end(source).last_id
+        with self._pool.read() as connection:
+            numbers = self._numbers(self._names(connection), topics)
+            if numbers is None:
+                return log_state(connection).last_id
+            values = (apsw.carray(array("q", numbers)),) if numbers else ()
+            return int(fetch_value(connection, SQL["newest"], values)) if values else 0
+
+    def active(
+        self, topics: tuple[str, ...] | None, *, after: int, limit: int
+    ) -> frozenset[str] | None:
+        with self._pool.read() as connection:
+            names = self._names(connection)
+            numbers = self._numbers(names, topics)
+            found = {number for (number,) in connection.execute(SQL["active"], (after,))}
+            if numbers is not None:
+                found.intersection_update(numbers)
+            if len(found) > limit:
+                return None
+            return frozenset(names.names[number] for number in found)
+
     def id_at(self, source: Log, at: Micros) -> int:
         """By bisection over ids: times do not fall, so no index is needed."""
         low, high = 0, self.end(source).last_id

@@ -73,6 +73,12 @@ FROM carray(?1) AS c JOIN penstock_messages AS m ON m.id = c.value ORDER BY m.id
 -- How many messages of each topic there are; all of them are the log.
 SELECT id, appended - removed FROM penstock_topics WHERE appended > removed;
 
+-- newest --
+SELECT coalesce(max(last_id), 0) FROM penstock_topics WHERE id IN carray(?1);
+
+-- active --
+SELECT id FROM penstock_topics WHERE last_id > ?1;
+
 -- first_message --
 SELECT min(id) FROM penstock_messages;
 
