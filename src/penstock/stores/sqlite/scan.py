@@ -436,6 +436,8 @@ def _sizes(
             rows = fetch_all(connection, SQL["sizes"], (after, through, 10_000))
         else:
             ids = _next_ids(connection, numbers, after, through, 10_000)
+            if not ids:
+                return
             rows = fetch_all(connection, SQL["sizes_of"], (apsw.carray(array("q", ids)),))
         if not rows:
             return

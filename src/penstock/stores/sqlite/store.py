@@ -91,6 +91,10 @@ class SqliteStore:
         self.ledger = SqliteLedgerReader(self._pool, self._leasing)
         self.sinks = SqliteSinkReader(self._pool)
 
+    def beside(self, suffix: str) -> Path:
+        path = self._database.path
+        return path.with_name(path.name + suffix)
+
     @classmethod
     def in_memory(cls, settings: Settings, clock: Clock) -> SqliteStore:
         """A private store in shared memory: the same code, gone when it is closed."""

@@ -36,7 +36,7 @@ UPDATE penstock_sink_batches
 SET chunks_done = chunks_done + 1,
     finished_at = CASE WHEN chunks_done + 1 = chunks THEN ?4 END,
     plan = CASE WHEN chunks_done + 1 = chunks THEN NULL ELSE plan END
-WHERE sink = ?1 AND number = ?2 AND chunks_done = ?3
+WHERE sink = ?1 AND number = ?2 AND chunks_done = ?3 AND chunks_done < chunks
 RETURNING chunks_done;
 
 -- prune_batches --
