@@ -26,6 +26,8 @@ from penstock.ledger.aio import AsyncLedger
 from penstock.ledger.fallback import Fallback
 from penstock.ledger.runtime import Runtime as LedgerRuntime
 from penstock.locks import LEASE_SECONDS, AsyncLock
+from penstock.mailboxes.coroutines import AsyncMailboxes
+from penstock.mailboxes.coroutines import Runtime as MailboxesRuntime
 from penstock.model import (
     Check,
     Consumer,
@@ -61,7 +63,7 @@ from penstock.transaction import AsyncHubTransaction, Desk, HubTransaction
 T = TypeVar("T")
 
 
-class FullRuntime(Watched, JobsRuntime, LedgerRuntime, Protocol):
+class FullRuntime(Watched, JobsRuntime, LedgerRuntime, MailboxesRuntime, Protocol):
     desk: Desk
 
 
@@ -83,6 +85,7 @@ class AsyncHub:
         self.consumers = AsyncConsumers(open_runtime)
         self.jobs = AsyncJobs(open_runtime)
         self.schedules = AsyncSchedules(open_runtime)
+        self.mailboxes = AsyncMailboxes(open_runtime)
         self.ledger = AsyncLedger(
             open_runtime, fallback, lambda limit: self.transaction(limit_seconds=limit)
         )

@@ -519,6 +519,57 @@ class StatementFailed(TransactionError):
     code = "statement_failed"
 
 
+# Mailboxes
+
+
+class MailboxError(PenstockError):
+    """A mailbox cannot be used like this."""
+
+    code = "mailbox_error"
+
+
+class InvalidMailbox(InvalidInput):
+    """This is no name of a mailbox."""
+
+    code = "invalid_mailbox"
+    hint = "Use 1 to 200 bytes of text without control characters."
+
+
+class QuotaExceeded(MailboxError):
+    """The mailbox is full: it takes messages again when all that are in it are acknowledged."""
+
+    code = "quota_exceeded"
+    retryable = True
+    hint = "Read and acknowledge what is in it, or raise mailbox_messages_max."
+
+    def __init__(self, message: str = "", *, mailbox: str = "", hint: str = "") -> None:
+        super().__init__(message or (f"The mailbox {mailbox!r} is full." if mailbox else ""))
+        self.mailbox = mailbox
+        if hint:
+            self.hint = hint
+
+
+class WrongAck(MailboxError):
+    """Only the first message of a mailbox can be acknowledged."""
+
+    code = "wrong_ack"
+    hint = "Acknowledge the id that peek() returned; nothing was changed."
+
+
+class MailboxCorrupt(MailboxError):
+    """The files of this mailbox are damaged."""
+
+    code = "mailbox_corrupt"
+    hint = "'penstock mailboxes verify' shows what is damaged, 'repair' keeps what is not."
+
+
+class MailboxesFailed(MailboxError):
+    """Writing to disk failed: what is there is not known until the mailboxes are opened anew."""
+
+    code = "mailboxes_failed"
+    hint = "Mend the disk and restart this process; messages already acknowledged are safe."
+
+
 # Over the network
 
 

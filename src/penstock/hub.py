@@ -44,6 +44,8 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.prune import Pruner
 from penstock.ledger.tracker import Tracker
 from penstock.locks import LEASE_SECONDS, Leader, Lock
+from penstock.mailboxes.mailboxes import Mailboxes
+from penstock.mailboxes.mailroom import MailRoom
 from penstock.model import Check, Instance
 from penstock.ports import Store, Transaction
 from penstock.service import Service
@@ -95,6 +97,8 @@ class Hub:
             self._open, self._fallback, lambda limit: self.transaction(limit_seconds=limit)
         )
         """What has been processed: marks, claims, idempotent functions."""
+        self.mailboxes = Mailboxes(self._open)
+        """A durable queue for each recipient."""
         self.aio = AsyncHub(self._open, self.close, self.handlers, self._fallback)
         """The same names as coroutines."""
         _hubs.add(self)
@@ -254,6 +258,7 @@ class Hub:
         self.telemetry.renew()
         self._fallback.renew()
         if inherited is not None:
+            inherited.mail.abandon()
             inherited.store.abandon()
             _abandoned.append(inherited)
 
@@ -294,6 +299,7 @@ class Runtime:
         )
         self.upkeep = Upkeep(self)
         self.roster = Roster(self)
+        self.mail = MailRoom(self._mailboxes_root, settings, clock, telemetry)
         self.waiting_room = WaitingRoom(self.store, self.doorbell)
         self.desk = Desk(self.store, telemetry)
         self.executor = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="penstock-reader")
@@ -344,9 +350,13 @@ class Runtime:
                 *(self.sweeper, self.upkeep, self.doorbell, self.keeper, self.claims, self.desk),
             ):
                 service.stop(STOP_SECONDS)
+            self.mail.close()
             self.committer.stop()
             self.executor.shutdown()
             self.store.close()
+
+    def _mailboxes_root(self) -> str:
+        return self.settings.mailboxes or str(self.store.beside(".mailboxes"))
 
     def _write(self, write: Callable[[Transaction], Any]) -> Any:
         return self.committer.run(write).wait()

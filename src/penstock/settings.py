@@ -23,7 +23,7 @@ DEFAULT_FILE = "penstock.toml"
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 # Read elsewhere than here: where the settings file is, and switches of other programs.
 NOT_SETTINGS = frozenset(
-    {"PENSTOCK_CONFIG", "PENSTOCK_MAILBOXES", "PENSTOCK_READ_URL", "PENSTOCK_TOKEN"}
+    {"PENSTOCK_CONFIG", "PENSTOCK_READ_URL", "PENSTOCK_TOKEN"}
 )
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -63,6 +63,42 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Payloads above this size are compressed with zstd."""
     idempotency_seconds: Positive = 300.0
     """How long an idempotency key is remembered."""
+
+    # Mailboxes
+    mailboxes: str = ""
+    """The folder of the mailboxes. Default: beside the database, its name with .mailboxes."""
+    mailbox_durability: Literal["durable", "interval", "os"] = "durable"
+    """durable: fsynced before put returns. interval: within mailbox_interval_ms. os: survives a
+    killed process, not a power loss."""
+    mailbox_interval_ms: Positive = 1_000.0
+    """With mailbox_durability = "interval": how much of the last time a power loss may take."""
+    mailbox_messages_max: Count = 128
+    """Unacknowledged messages of one mailbox; then it is full until all of them are read."""
+    mailbox_file_messages_max: Count = 256
+    """Messages after which a mailbox begins a new file. More than mailbox_messages_max."""
+    mailbox_ttl_seconds: Positive = 21 * 86_400.0
+    """How long a message waits for its recipient before the sweep removes it."""
+    mailbox_sweep_seconds: Positive = 3_600.0
+    """How often old messages are looked for."""
+    mailbox_scrub: Literal["file", "drained", "ack"] = "file"
+    """When the bytes of acknowledged messages go: with their file, when the box is empty, or at
+    once."""
+    mailbox_ack_ms: Positive = 50.0
+    """Acknowledgements are on disk within this time; a power loss before repeats messages."""
+    mailbox_checkpoint_seconds: Positive = 5.0
+    """How often the boxes' own files are synced, and the commit log is emptied."""
+    mailbox_log_bytes: Annotated[int, Meta(ge=64 * 1024)] = 16 * 1024 * 1024
+    """The size of a process's commit log; there are two."""
+    mailbox_open_files_max: Annotated[int, Meta(ge=4)] = 512
+    """Message files kept open by this process."""
+    mailbox_cached_max: Count = 200_000
+    """Mailboxes whose state is kept in memory by this process."""
+    mailbox_depth: Annotated[int, Meta(ge=0, le=8)] | None = None
+    """Levels of folders above the mailboxes', of a new store: 1 if not said."""
+    mailbox_history_min: Annotated[int, Meta(ge=0)] = 2
+    """Old state logs that are kept however old they are."""
+    mailbox_history_seconds: NotNegative = 14 * 86_400.0
+    """How long others are kept."""
 
     # Delivery in this process
     poll_active_ms: Positive = 50.0

@@ -107,6 +107,10 @@ class Store(Protocol):
 
     capabilities: Capabilities
     location: str
+
+    def beside(self, suffix: str) -> Path:
+        """A file or folder that belongs to the store, for what is not in it."""
+
     """Where the data is, for people."""
     on_growth: Callable[[], None] | None
     """Called, on a writer's thread, when `maintain` is due."""

@@ -1,0 +1,1 @@
+"""Mailboxes: a durable queue for each recipient, in files."""

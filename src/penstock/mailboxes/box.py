@@ -1,0 +1,540 @@
+"""One box: what is in its files, and the changes to them.
+
+Everything here happens under the box's lock, which excludes all processes. What another process
+did meanwhile shows in the size of the message file and in the state log, which are looked at first.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, NamedTuple, Protocol
+
+from penstock.clock import Micros
+from penstock.errors import MailboxCorrupt, PenstockError, QuotaExceeded, WrongAck
+from penstock.mail import NewMail, Posted
+from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.files import Files
+from penstock.mailboxes.record import (
+    HEADER_SIZE,
+    Damage,
+    Header,
+    Record,
+    Type,
+    decode_record,
+    encode_range,
+    encode_record,
+    scan,
+)
+from penstock.mailboxes.state import NAME, State
+from penstock.mailboxes.state_log import compact, read_state
+
+ACKED_MAX = 64
+"""Ids of acknowledged messages that are remembered, so that one put again is not taken twice."""
+COMPACT_BYTES = 64 * 1024
+PREFIX, SUFFIX = "messages.", ".log"
+
+
+Scrub = Literal["file", "drained", "ack"]
+
+
+class Entry(NamedTuple):
+    """A message that is not acknowledged, and where it is."""
+
+    seq: int
+    file: int
+    offset: int
+    size: int
+    id: str
+    at: Micros
+    type: Type
+    last_seq: int
+
+
+class Write(NamedTuple):
+    """Bytes that were written to a message file, and are to be in the commit log."""
+
+    digest: bytes
+    file: int
+    salt: int
+    offset: int
+    data: bytes
+
+
+class Limits(NamedTuple):
+    messages_max: int
+    file_messages_max: int
+    record_bytes_max: int
+    history_min: int
+    history_seconds: float
+
+
+class Shelf(Protocol):
+    """What a box needs of the place it stands in."""
+
+    disk: Disk
+    files: Files
+    limits: Limits
+    scrub: Scrub
+
+    def load(self, box: Box) -> None:
+        """Read the files of a box. Mends what a crash leaves; stops at what it cannot explain."""
+
+    def now(self) -> Micros: ...
+    def new_salt(self) -> int: ...
+    def report(self, event: str, **details: object) -> None: ...
+    def note(self, box: Box, line: bytes) -> None:
+        """The box was read on: to be on disk soon."""
+
+    def discard(self, box: Box, file: int) -> None:
+        """Remove a file that was read through, once that is on disk."""
+
+
+class Box:
+    __slots__ = (
+        "acked",
+        "created_at",
+        "digest",
+        "durable",
+        "file_seq",
+        "folder",
+        "halted",
+        "hidden_from",
+        "id",
+        "is_loaded",
+        "lines",
+        "log_mark",
+        "next_seq",
+        "pending",
+        "read_byte",
+        "read_file",
+        "read_msg",
+        "read_seq",
+        "salt",
+        "write_byte",
+        "write_file",
+        "write_msg",
+    )
+
+    def __init__(self, id: str, digest: bytes, folder: str) -> None:
+        self.id = id
+        self.digest = digest
+        self.folder = folder
+        self.hidden_from = 0
+        """Messages from this number on are not on disk yet, and shown to nobody. 0: none."""
+        self.forget()
+
+    def forget(self) -> None:
+        """What is known of the files: all of it is read again at the next use."""
+        self.is_loaded = False
+        self.halted = ""
+        self.pending: list[Entry] = []
+        self.acked: list[str] = []
+        self.read_file, self.read_msg, self.read_byte, self.read_seq = 1, 0, 0, 1
+        self.write_file, self.write_msg, self.write_byte, self.next_seq = 0, 0, 0, 1
+        self.salt = self.created_at = self.file_seq = 0
+        self.durable = 0
+        self.lines = 0
+        self.log_mark: tuple[int, int] | None = None
+
+    # What others did
+
+    def look(self, shelf: Shelf) -> None:
+        """Know what is in the message files. Raises `MailboxCorrupt` if that cannot be told."""
+        if not self.is_loaded:
+            shelf.load(self)
+        elif self.write_byte:
+            self._look_at_file(shelf)
+        elif self.mark(shelf) != self.log_mark or self._exists(shelf):
+            self._reload(shelf)
+        if self.halted:
+            raise MailboxCorrupt(f"The mailbox {self.id!r} is damaged: {self.halted}.")
+
+    def _look_at_file(self, shelf: Shelf) -> None:
+        try:
+            file = shelf.files.get(self.path(self.write_file))
+        except FileNotFoundError:
+            self._reload(shelf)
+            return
+        found = shelf.disk.stat(file)
+        if found.st_nlink == 0 or found.st_size < self.write_byte:
+            self._reload(shelf)
+        elif found.st_size > self.write_byte:
+            self._roll_forward(shelf, file, found.st_size)
+
+    def look_at_state(self, shelf: Shelf) -> None:
+        """Know how far others have read."""
+        mark = self.mark(shelf)
+        if mark == self.log_mark:
+            return
+        state = read_state(shelf.disk, self.folder)[0] if mark is not None else None
+        if state is None or state.deleted or state.read_file > max(self.write_file, 1):
+            self._reload(shelf)
+            return
+        self.log_mark = mark
+        self.lines = max(self.lines, state.n)
+        self._read_through(state.read_seq)
+        self.read_file, self.read_msg = state.read_file, state.read_msg
+        self.read_byte, self.read_seq = state.read_byte, state.read_seq
+
+    def _reload(self, shelf: Shelf) -> None:
+        for file in {self.read_file, self.write_file}:
+            shelf.files.drop(self.path(file))
+        shelf.files.drop(self.state_path)
+        self.forget()
+        shelf.load(self)
+
+    def _roll_forward(self, shelf: Shelf, file: int, size: int) -> None:
+        """Another process has put messages."""
+        data = shelf.disk.read(file, size - self.write_byte, self.write_byte)
+        for found in scan(data, self.write_byte, self.salt, shelf.limits.record_bytes_max):
+            if isinstance(found, Damage) or found.type == Type.END or found.seq != self.next_seq:
+                self._reload(shelf)
+                return
+            self.take(found)
+
+    def take(self, record: Record) -> None:
+        """A record at the end of the write file."""
+        self.next_seq = record.last_seq + 1
+        self.write_byte = record.end
+        if record.type in (Type.MESSAGE, Type.QUOTA):
+            self.write_msg += 1
+        if record.type in (Type.MESSAGE, Type.QUOTA, Type.GAP):
+            self.pending.append(entry_of(record, self.write_file))
+
+    def _exists(self, shelf: Shelf) -> bool:
+        """A box without a message file: whether another process has made one."""
+        try:
+            shelf.disk.stat_path(self.path(self.write_file + 1))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    # Putting
+
+    @property
+    def can_write(self) -> bool:
+        return not (self.pending and self.pending[-1].type == Type.QUOTA)
+
+    def put(
+        self, shelf: Shelf, mails: list[NewMail], now: Micros
+    ) -> tuple[list[Posted | PenstockError], list[Write], int]:
+        """Into the page cache: what is durable is the commit log's business.
+
+        Answers, what was written, and the number of the first message of it.
+        """
+        self.look(shelf)
+        answers: list[Posted | PenstockError] = []
+        writes: list[Write] = []
+        taken: list[bytes] = []
+        entries: list[Entry] = []
+        limits = shelf.limits
+        if len(self.pending) + len(mails) > limits.messages_max or (
+            self.write_msg + len(mails) > limits.file_messages_max
+            and self.read_file != self.write_file
+        ):
+            self.look_at_state(shelf)
+        offset, first, count = self.write_byte, self.next_seq, self.write_msg
+        seq = first
+        try:
+            for mail in mails:
+                known = self._known(mail.id, entries)
+                if known:
+                    answers.append(Posted(mail.id, known, False, False))
+                    continue
+                if (entries and entries[-1].type == Type.QUOTA) or not self.can_write:
+                    answers.append(QuotaExceeded(mailbox=self.id))
+                    continue
+                if offset == 0 or (
+                    count >= limits.file_messages_max and self.read_file == self.write_file
+                ):
+                    self.flush(shelf, taken, entries, writes)
+                    taken, entries = [], []
+                    taken.append(self.begin_file(shelf, now, writes))
+                    offset, count = HEADER_SIZE, 0
+                is_full = len(self.pending) + len(entries) >= limits.messages_max
+                type = Type.QUOTA if is_full else Type.MESSAGE
+                name = mail.id.encode()
+                if is_full:
+                    data = encode_record(type, seq, now, self.salt, offset, name)
+                    answers.append(QuotaExceeded(mailbox=self.id))
+                else:
+                    data = encode_record(
+                        type,
+                        seq,
+                        now,
+                        self.salt,
+                        offset,
+                        name,
+                        mail.attributes,
+                        mail.body,
+                        mail.encoding,
+                    )
+                    answers.append(Posted(mail.id, seq, not (self.pending or entries)))
+                entries.append(
+                    Entry(seq, self.write_file, offset, len(data), mail.id, now, type, seq)
+                )
+                taken.append(data)
+                offset += len(data)
+                seq += 1
+                count += 1
+            self.flush(shelf, taken, entries, writes)
+        except OSError:
+            undo(self, shelf, writes)
+            raise
+        return answers, writes, first
+
+    def _known(self, id: str, entries: list[Entry]) -> int:
+        """The number of a message with this id, if the box has it or had it a moment ago."""
+        for entry in self.pending:
+            if entry.id == id and entry.type == Type.MESSAGE:
+                return entry.seq
+        for entry in entries:
+            if entry.id == id and entry.type == Type.MESSAGE:
+                return entry.seq
+        return self.read_seq - 1 if id in self.acked else 0
+
+    def flush(
+        self, shelf: Shelf, taken: list[bytes], entries: list[Entry], writes: list[Write]
+    ) -> None:
+        if not taken:
+            return
+        data = b"".join(taken)
+        path = self.path(self.write_file)
+        flags = os.O_RDWR if self.write_byte else os.O_RDWR | os.O_CREAT | os.O_EXCL
+        if not self.write_byte:
+            self.make_folder(shelf)
+        file = shelf.files.get(path, flags)
+        writes.append(Write(self.digest, self.write_file, self.salt, self.write_byte, data))
+        shelf.disk.write(file, data, self.write_byte)
+        self.write_byte += len(data)
+        if entries:
+            self.next_seq = entries[-1].seq + 1
+            self.write_msg += len(entries)
+            self.pending += entries
+
+    def begin_file(self, shelf: Shelf, now: Micros, writes: list[Write]) -> bytes:
+        """The header of the next file. The old one is told to have ended."""
+        is_first = not self.write_byte
+        if not is_first:
+            end = encode_record(Type.END, self.next_seq, now, self.salt, self.write_byte)
+            self.flush(shelf, [end], [], writes)
+        self.write_file += 1
+        self.write_byte = self.write_msg = self.durable = 0
+        self.salt = shelf.new_salt()
+        self.created_at, self.file_seq = now, self.next_seq
+        if is_first:
+            self.read_file, self.read_msg, self.read_byte = self.write_file, 0, HEADER_SIZE
+        return self.header().encode()
+
+    def header(self) -> Header:
+        return Header(self.id, self.write_file, self.salt, self.file_seq, self.created_at)
+
+    def make_folder(self, shelf: Shelf) -> None:
+        try:
+            shelf.disk.make_folder(self.folder)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            make_parents(shelf.disk, self.folder)
+
+    # Reading
+
+    def read(self, shelf: Shelf, entry: Entry) -> Record:
+        file = shelf.files.get(self.path(entry.file))
+        data = shelf.disk.read(file, entry.size, entry.offset)
+        found = decode_record(data, 0, entry.offset, self._salt_of(shelf, entry.file), entry.size)
+        if isinstance(found, Record) and found.seq == entry.seq:
+            return found
+        self.forget()
+        reason = found if isinstance(found, str) else "another message is in its place"
+        raise MailboxCorrupt(
+            f"The message {entry.id!r} of the mailbox {self.id!r} is damaged: {reason}."
+        )
+
+    def _salt_of(self, shelf: Shelf, file: int) -> int:
+        if file == self.write_file:
+            return self.salt
+        header = Header.decode(shelf.disk.read(shelf.files.get(self.path(file)), HEADER_SIZE, 0))
+        return header.salt if header is not None else 0
+
+    @property
+    def visible(self) -> list[Entry]:
+        if not self.hidden_from:
+            return self.pending
+        return [entry for entry in self.pending if entry.seq < self.hidden_from]
+
+    # Acknowledging
+
+    def ack(self, shelf: Shelf, id: str, *, is_through: bool) -> int:
+        """Remove the first message, which must be this one; or all up to it. Returns how many."""
+        visible = self.visible
+        places = range(len(visible)) if is_through else range(min(1, len(visible)))
+        place = next((n for n in places if mail_id(visible[n]) == id), None)
+        if place is None:
+            if id in self.acked:
+                return 0
+            raise WrongAck(
+                f"{id!r} is not the first message of the mailbox {self.id!r}."
+                if visible
+                else f"The mailbox {self.id!r} has no message to acknowledge."
+            )
+        self.drop(shelf, place + 1)
+        return place + 1
+
+    def drop(self, shelf: Shelf, count: int) -> None:
+        """Acknowledge the first so many."""
+        gone = self.pending[:count]
+        last = gone[-1]
+        old_file = self.read_file
+        self._read_through(last.last_seq + 1)
+        if self.pending:
+            self._read_from(self.pending[0].file, self.pending[0].offset)
+        elif shelf.scrub == "drained":
+            self._read_from(self.write_file + 1, 0)
+        else:
+            self._read_from(self.write_file, self.write_byte)
+        if self.read_file == last.file:
+            self.read_msg += sum(entry.file == last.file for entry in gone)
+        if shelf.scrub == "ack":
+            self._scrub(shelf, [entry for entry in gone if entry.file >= self.read_file])
+        written = self.write_file
+        if self.read_file > self.write_file:
+            # The last file goes, too; the next message begins another.
+            self.write_byte = self.write_msg = self.durable = 0
+        self.save(shelf)
+        for file in range(old_file, min(self.read_file, written + 1)):
+            shelf.discard(self, file)
+
+    def _read_from(self, file: int, offset: int) -> None:
+        if file != self.read_file:
+            self.read_file, self.read_msg = file, 0
+        self.read_byte = offset
+
+    def _read_through(self, read_seq: int) -> None:
+        pending = self.pending
+        count = 0
+        while count < len(pending) and pending[count].seq < read_seq:
+            count += 1
+        if count:
+            ids = [entry.id for entry in pending[:count] if entry.type == Type.MESSAGE]
+            self.acked = (self.acked + ids)[-ACKED_MAX:]
+            del pending[:count]
+        self.read_seq = max(self.read_seq, read_seq)
+
+    def _scrub(self, shelf: Shelf, gone: list[Entry]) -> None:
+        for entry in gone:
+            salt = self._salt_of(shelf, entry.file)
+            data = encode_range(
+                Type.VOID, entry.seq, entry.last_seq, entry.at, salt, entry.offset, entry.size
+            )
+            shelf.disk.write(shelf.files.get(self.path(entry.file)), data, entry.offset)
+
+    def save(self, shelf: Shelf, *, is_deleted: bool = False) -> None:
+        """Write a line of state. It is on disk soon."""
+        self.lines += 1
+        line = self.state(is_deleted=is_deleted).line()
+        self.make_folder(shelf)
+        file = shelf.files.get(self.state_path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        shelf.disk.append(file, line)
+        found = shelf.disk.stat(file)
+        self.log_mark = (found.st_ino, found.st_size)
+        shelf.note(self, line)
+        if found.st_size > COMPACT_BYTES:
+            shelf.files.drop(self.state_path)
+            self.log_mark = compact(
+                shelf.disk,
+                self.folder,
+                line,
+                shelf.now(),
+                shelf.limits.history_min,
+                shelf.limits.history_seconds,
+            )
+
+    def state(self, *, is_deleted: bool = False) -> State:
+        return State(
+            n=self.lines,
+            read_file=self.read_file,
+            read_msg=self.read_msg,
+            read_byte=self.read_byte,
+            read_seq=self.read_seq,
+            write_file=self.write_file,
+            write_msg=self.write_msg,
+            write_byte=self.write_byte,
+            write_seq=self.next_seq,
+            size=len(self.pending),
+            can_write=self.can_write,
+            durable=self.durable,
+            deleted=is_deleted,
+        )
+
+    # Names
+
+    def path(self, file: int) -> str:
+        return path_of(self.folder, file)
+
+    @property
+    def state_path(self) -> str:
+        return f"{self.folder}/{NAME}"
+
+    def mark(self, shelf: Shelf) -> tuple[int, int] | None:
+        try:
+            found = shelf.disk.stat_path(self.state_path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_ino, found.st_size
+
+
+def path_of(folder: str, file: int) -> str:
+    return f"{folder}/{PREFIX}{file:016d}{SUFFIX}"
+
+
+def mail_id(entry: Entry) -> str:
+    return entry.id or f"gap-{entry.seq}"
+
+
+def entry_of(record: Record, file: int) -> Entry:
+    return Entry(
+        record.seq,
+        file,
+        record.offset,
+        record.size,
+        record.id,
+        record.at,
+        record.type,
+        record.last_seq,
+    )
+
+
+def make_parents(disk: Disk, folder: str) -> None:
+    missing = []
+    while True:
+        try:
+            disk.make_folder(folder)
+            break
+        except FileExistsError:
+            break
+        except FileNotFoundError:
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+    for name in reversed(missing):
+        try:
+            disk.make_folder(name)
+        except FileExistsError:
+            continue
+
+
+def undo(box: Box, shelf: Shelf, writes: list[Write]) -> None:
+    """Take back what was not acknowledged, if nobody has written behind it."""
+    for write in reversed(writes):
+        path = box.path(write.file)
+        try:
+            if write.offset == 0:
+                shelf.files.drop(path)
+                shelf.disk.unlink(path)
+                continue
+            file = shelf.files.get(path)
+            if shelf.disk.stat(file).st_size <= write.offset + len(write.data):
+                shelf.disk.truncate(file, write.offset)
+        except OSError:
+            continue  # It stays, and shows as a message that nobody was told is there.
+    box.forget()

@@ -1,0 +1,113 @@
+"""One log per process: what was put into any box is durable when it is in here.
+
+It is synced once for all that waits, whatever the number of boxes, and is the truth until the
+boxes' own files are synced; then its segment is written over. A process that died left its log
+behind; whoever opens the folder next puts what it has into the boxes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.record import DIGEST_SIZE
+
+MAGIC = b"PMCL"
+VERSION = 1
+_HEAD = struct.Struct("<4sB3xII")  # magic, version, salt, checksum
+HEAD_SIZE = 64
+_ENTRY = struct.Struct(f"<IIB3x{DIGEST_SIZE}sQIQ")  # checksum, length, kind, box, file, salt, at
+ENTRY_SIZE = _ENTRY.size
+
+WRITTEN = 1
+"""Bytes at a place of a message file."""
+STATE = 2
+"""A line of a state log."""
+
+
+class LogEntry(NamedTuple):
+    kind: int
+    digest: bytes
+    file: int
+    salt: int
+    offset: int
+    data: bytes
+
+
+class Segment:
+    """A file that is filled from the beginning, over and over."""
+
+    def __init__(self, disk: Disk, path: str, size: int) -> None:
+        self._disk = disk
+        self.path = path
+        self._size = size
+        self._file = disk.open(path, os.O_RDWR | os.O_CREAT)
+        self._salt = 0
+        self.end = 0
+        self._synced = 0
+        disk.allocate(self._file, size)
+
+    @property
+    def is_full(self) -> bool:
+        return self.end >= self._size
+
+    @property
+    def is_empty(self) -> bool:
+        return self.end <= HEAD_SIZE
+
+    def begin(self) -> None:
+        """Forget what is in it: the boxes have it."""
+        self._salt = secrets.randbits(32)
+        head = _HEAD.pack(MAGIC, VERSION, self._salt, crc32c(self._salt.to_bytes(4, "little")))
+        self._disk.write(self._file, head.ljust(HEAD_SIZE, b"\0"), 0)
+        self.end = HEAD_SIZE
+
+    def write(self, entries: list[LogEntry]) -> None:
+        parts: list[bytes] = []
+        end = self.end
+        for entry in entries:
+            data = encode_entry(entry, self._salt, end)
+            parts.append(data)
+            end += len(data)
+        self._disk.write(self._file, b"".join(parts), self.end)
+        self.end = end
+
+    def sync(self) -> None:
+        self._disk.sync(self._file)
+
+    def close(self) -> None:
+        self._disk.close(self._file)
+
+
+def encode_entry(entry: LogEntry, salt: int, place: int) -> bytes:
+    kind, digest, file, file_salt, offset, data = entry
+    head = _ENTRY.pack(0, len(data), kind, digest, file, file_salt, offset)[4:]
+    check = crc32c(data, crc32c(head, (salt ^ place) & 0xFFFFFFFF))
+    return check.to_bytes(4, "little") + head + data
+
+
+def read_segment(content: bytes) -> Iterator[LogEntry]:
+    """The entries up to the first that is not whole: behind it, nobody was answered."""
+    if len(content) < HEAD_SIZE:
+        return
+    magic, version, salt, check = _HEAD.unpack_from(content)
+    if magic != MAGIC or version != VERSION or check != crc32c(salt.to_bytes(4, "little")):
+        return
+    place = HEAD_SIZE
+    while place + ENTRY_SIZE <= len(content):
+        check, size, kind, digest, file, file_salt, offset = _ENTRY.unpack_from(content, place)
+        end = place + ENTRY_SIZE + size
+        if end > len(content):
+            return
+        head = content[place + 4 : place + ENTRY_SIZE]
+        data = content[place + ENTRY_SIZE : end]
+        if check != crc32c(data, crc32c(head, (salt ^ place) & 0xFFFFFFFF)):
+            return
+        yield LogEntry(kind, digest, file, file_salt, offset, data)
+        place = end

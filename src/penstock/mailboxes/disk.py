@@ -1,0 +1,124 @@
+"""The file system as mailboxes see it: one method a system call, so that tests can take its place.
+
+A short write is an error here: nobody above has to think of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+import sys
+
+_LOCK = struct.Struct("hhqqi4x")
+_UNLOCKED = fcntl.F_UNLCK
+_LOCKED = fcntl.F_WRLCK
+# Locks of an open file, not of a process: several hubs of one process exclude each other, too.
+_SET_WAIT = getattr(fcntl, "F_OFD_SETLKW", 38)
+_SET = getattr(fcntl, "F_OFD_SETLK", 37)
+
+
+class Disk:
+    """The real one."""
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def close(self, file: int) -> None:
+        os.close(file)
+
+    def read(self, file: int, size: int, offset: int) -> bytes:
+        return os.pread(file, size, offset)
+
+    def write(self, file: int, data: bytes, offset: int) -> None:
+        written = os.pwrite(file, data, offset)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def append(self, file: int, data: bytes) -> None:
+        written = os.write(file, data)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def truncate(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
+
+    def allocate(self, file: int, size: int) -> None:
+        os.posix_fallocate(file, 0, size)
+
+    def stat(self, file: int) -> os.stat_result:
+        return os.fstat(file)
+
+    def stat_path(self, path: str) -> os.stat_result:
+        return os.stat(path, follow_symlinks=False)
+
+    def list(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def make_folder(self, path: str) -> None:
+        os.mkdir(path, 0o700)
+
+    def remove_folder(self, path: str) -> None:
+        os.rmdir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync(self, file: int) -> None:
+        """Data, and of the metadata what is needed to find it."""
+        os.fdatasync(file)
+
+    def sync_folder(self, path: str) -> None:
+        """Names that came, went or changed in it."""
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def sync_all(self, file: int) -> bool:
+        """Everything of the file system that this file is on. False where there is no such call."""
+        if _syncfs is None:
+            return False
+        if _syncfs(file) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return True
+
+    def lock(self, file: int, offset: int) -> None:
+        """One byte of a file, against all others who opened it. Waits."""
+        fcntl.fcntl(file, _SET_WAIT, _LOCK.pack(_LOCKED, os.SEEK_SET, offset, 1, 0))
+
+    def try_lock(self, file: int, offset: int) -> bool:
+        try:
+            fcntl.fcntl(file, _SET, _LOCK.pack(_LOCKED, os.SEEK_SET, offset, 1, 0))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def unlock(self, file: int, offset: int) -> None:
+        fcntl.fcntl(file, _SET, _LOCK.pack(_UNLOCKED, os.SEEK_SET, offset, 1, 0))
+
+
+def _find_syncfs() -> ctypes._NamedFuncPointer | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        function = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int]
+    return function
+
+
+_syncfs = _find_syncfs()

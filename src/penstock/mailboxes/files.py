@@ -1,0 +1,42 @@
+"""Open files, kept for the next use, and never more than so many."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.mailboxes.disk import Disk
+
+
+class Files:
+    """By path. The one not used for longest is closed first."""
+
+    def __init__(self, disk: Disk, files_max: int) -> None:
+        self._disk = disk
+        self._files_max = files_max
+        self._open: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, path: str, flags: int = os.O_RDWR) -> int:
+        """Raises `FileNotFoundError`, unless the flags say that it is made."""
+        file = self._open.pop(path, None)
+        if file is None:
+            while len(self._open) >= self._files_max:
+                self._close_oldest()
+            file = self._disk.open(path, flags)
+        self._open[path] = file
+        return file
+
+    def drop(self, path: str) -> None:
+        file = self._open.pop(path, None)
+        if file is not None:
+            self._disk.close(file)
+
+    def close(self) -> None:
+        while self._open:
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        path = next(iter(self._open))
+        self._disk.close(self._open.pop(path))

@@ -1,0 +1,95 @@
+"""The folder of mailboxes and those who work on it: opened at the first use."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from penstock.clock import Clock
+from penstock.errors import HubClosed, StoreError
+from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.folder import Folder, translated
+from penstock.mailboxes.postman import Janitor, Postman
+from penstock.settings import Settings
+from penstock.telemetry import Telemetry
+
+STOP_SECONDS = 10.0
+
+
+class MailRoom:
+    def __init__(
+        self,
+        find_root: Callable[[], str],
+        settings: Settings,
+        clock: Clock,
+        telemetry: Telemetry,
+        disk: Disk | None = None,
+    ) -> None:
+        self._find_root = find_root
+        self._settings = settings
+        self._clock = clock
+        self._telemetry = telemetry
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._folder: Folder | None = None
+        self._postman: Postman | None = None
+        self._janitor: Janitor | None = None
+        self._is_closed = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._folder is not None
+
+    @property
+    def root(self) -> str:
+        return os.path.abspath(self._find_root())
+
+    @property
+    def folder(self) -> Folder:
+        if self._folder is None:
+            self._open()
+        assert self._folder is not None
+        return self._folder
+
+    @property
+    def postman(self) -> Postman:
+        if self._postman is None:
+            self._open()
+        assert self._postman is not None
+        return self._postman
+
+    def _open(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise HubClosed
+            if self._folder is not None:
+                return
+            try:
+                folder = Folder(self.root, self._settings, self._clock, self._telemetry, self._disk)
+            except OSError as error:
+                if error.filename:
+                    raise StoreError(
+                        f"The mailboxes cannot be opened: {error.strerror} ({error.filename})."
+                    ) from error
+                raise translated(error) from error
+            self._postman = Postman(folder, self._settings, self._telemetry)
+            self._janitor = Janitor(folder, self._settings, self._telemetry)
+            self._folder = folder
+            self._janitor.start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            if self._folder is None:
+                return
+            assert self._postman is not None
+            assert self._janitor is not None
+            self._postman.stop()
+            self._janitor.stop(STOP_SECONDS)
+            self._folder.close()
+
+    def abandon(self) -> None:
+        """In a forked child."""
+        if self._folder is not None:
+            self._folder.abandon()

@@ -1,0 +1,201 @@
+"""Group commit for mailboxes: whatever waits is put and synced together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from penstock.errors import HubClosed, PenstockError, QueueFull, WriteTimeout
+from penstock.mail import NewMail, Posted
+from penstock.mailboxes.folder import Folder
+from penstock.service import Service
+from penstock.settings import Settings
+from penstock.telemetry import Telemetry
+
+Answer = Posted | PenstockError
+_UNSET: Any = object()
+
+
+class Delivery(msgspec.Struct):
+    """What is to be put into one box, and who waits for it."""
+
+    box: str
+    mails: list[NewMail]
+    future: asyncio.Future[list[Answer]] | None = None
+    done: threading.Lock | None = None
+    result: list[Answer] = _UNSET
+    error: BaseException | None = None
+
+    def wait(self, timeout_seconds: float | None = None) -> list[Answer]:
+        assert self.done is not None, "an asyncio caller awaits its future"
+        if not self.done.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds):
+            raise WriteTimeout(f"The put was not acknowledged within {timeout_seconds} seconds.")
+        self.done.release()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Postman(Service):
+    name = "postman"
+
+    def __init__(self, folder: Folder, settings: Settings, telemetry: Telemetry) -> None:
+        super().__init__(telemetry)
+        self._folder = folder
+        self._settings = settings
+        self._is_waited_for = settings.mailbox_durability == "durable"
+        self._queue: deque[Delivery] = deque()
+        self._bed = threading.Lock()
+        self._bed.acquire()
+        self._is_closed = False
+
+    def put(self, box: str, mails: list[NewMail]) -> Delivery:
+        lock = threading.Lock()
+        lock.acquire()
+        return self._submit(Delivery(box, mails, None, lock))
+
+    def put_async(self, box: str, mails: list[NewMail]) -> asyncio.Future[list[Answer]]:
+        future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        self._submit(Delivery(box, mails, future))
+        return future
+
+    def _submit(self, delivery: Delivery) -> Delivery:
+        if self._is_closed:
+            raise HubClosed
+        if len(self._queue) >= self._settings.write_queue_max:
+            raise QueueFull(f"{len(self._queue):,} messages are waiting for the disk.")
+        if self._thread is None:
+            self.start()
+        self._queue.append(delivery)
+        self.nudge()
+        return delivery
+
+    def nudge(self) -> None:
+        try:
+            self._bed.release()
+        except RuntimeError:
+            return  # It is awake already, or about to be.
+
+    def stop(self, timeout_seconds: float | None = None) -> None:
+        self._is_closed = True
+        self._stopping.set()
+        self.nudge()
+        super().stop(timeout_seconds)
+
+    def run_once(self) -> float:
+        if not self._queue and not self._stopping.is_set():
+            self._bed.acquire()
+        while self._queue:
+            self._deliver(self._next_group())
+        return 0.0
+
+    def _on_stop(self) -> None:
+        while self._queue:
+            self._deliver(self._next_group())
+
+    def _next_group(self) -> list[Delivery]:
+        count_left, bytes_left = self._settings.commit_group_max, self._settings.commit_bytes_max
+        group: list[Delivery] = []
+        queue = self._queue
+        while queue:
+            delivery = queue.popleft()
+            count_left -= len(delivery.mails)
+            bytes_left -= sum(len(mail.body) for mail in delivery.mails)
+            if (count_left < 0 or bytes_left < 0) and group:
+                queue.appendleft(delivery)
+                break
+            group.append(delivery)
+        return group
+
+    def _deliver(self, group: list[Delivery]) -> None:
+        folder = self._folder
+        try:
+            if folder.is_log_overfull:
+                folder.checkpoint()
+            requests, places = _by_box(group)
+            written = folder.put(requests, is_logged=True)
+            if self._is_waited_for:
+                folder.sync(written)
+            folder.show(written)
+        except Exception as error:  # noqa: BLE001 - every caller must be answered
+            self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))
+            for delivery in group:
+                delivery.error = error
+        else:
+            for delivery, (request, start) in zip(group, places, strict=True):
+                answers = written.answers[request]
+                delivery.result = answers[start : start + len(delivery.mails)]
+        _answer(group)
+
+
+def _by_box(
+    group: list[Delivery],
+) -> tuple[list[tuple[str, list[NewMail]]], list[tuple[int, int]]]:
+    """One request for each box; and where in it each delivery is."""
+    requests: list[tuple[str, list[NewMail]]] = []
+    numbers: dict[str, int] = {}
+    places: list[tuple[int, int]] = []
+    for delivery in group:
+        number = numbers.setdefault(delivery.box, len(requests))
+        if number == len(requests):
+            requests.append((delivery.box, []))
+        mails = requests[number][1]
+        places.append((number, len(mails)))
+        mails += delivery.mails
+    return requests, places
+
+
+def _answer(group: list[Delivery]) -> None:
+    """All callers at once: one wake for each event loop, whatever the number of its tasks."""
+    loops: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
+    for delivery in group:
+        if delivery.future is None:
+            assert delivery.done is not None
+            delivery.done.release()
+        else:
+            loops.setdefault(delivery.future.get_loop(), []).append(delivery)
+    for loop, deliveries in loops.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, deliveries)
+        except RuntimeError:
+            continue  # The loop has ended, and its tasks with it.
+
+
+def _resolve(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        future = delivery.future
+        assert future is not None
+        try:
+            if delivery.error is None:
+                future.set_result(delivery.result)
+            else:
+                future.set_exception(delivery.error)
+        except asyncio.InvalidStateError:
+            continue  # Cancelled, or timed out.
+
+
+class Janitor(Service):
+    """Syncs acknowledgements soon, and the boxes now and then."""
+
+    name = "janitor"
+
+    def __init__(self, folder: Folder, settings: Settings, telemetry: Telemetry) -> None:
+        super().__init__(telemetry)
+        self._folder = folder
+        is_timed = settings.mailbox_durability == "interval"
+        limit = settings.mailbox_interval_ms if is_timed else settings.mailbox_ack_ms
+        self._interval = min(limit, settings.mailbox_ack_ms) / 1000
+        self._checkpoint_seconds = settings.mailbox_checkpoint_seconds
+        self._waited = 0.0
+
+    def run_once(self) -> float:
+        self._folder.flush()
+        self._waited += self._interval
+        if self._waited >= self._checkpoint_seconds or self._folder.is_log_full:
+            self._folder.checkpoint()
+            self._waited = 0.0
+        return self._interval
