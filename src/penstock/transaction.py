@@ -315,6 +315,8 @@ class HubTransaction:
             try:
                 self._transaction = writer.begin()
             except BaseException:
+                # It may have begun, if it is this thread that is told to stop.
+                writer.rollback()
                 self._desk.return_writer(writer)
                 raise
             self._writer = writer

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import apsw
 import pytest
 
 import penstock
@@ -18,6 +22,7 @@ from penstock.errors import (
     TransactionClosed,
     TransactionTimeout,
 )
+from penstock.stores.sqlite.transaction import SqliteWriter
 from penstock.testing import memory_hub
 from tests.factories import payloads
 from tests.waiting import wait_until
@@ -276,7 +281,7 @@ def test_one_that_stays_too_long_is_rolled_back(shop: penstock.Hub) -> None:
         publisher.join()
         tx.publish("t", "too late")
 
-    with pytest.raises(TransactionTimeout) as caught, shop.transaction(limit_seconds=0.1) as tx:
+    with pytest.raises(TransactionTimeout) as caught, shop.transaction(limit_seconds=1.0) as tx:
         stall(tx)
     assert caught.value.retryable
 
@@ -301,6 +306,40 @@ def test_a_long_statement_is_interrupted(shop: penstock.Hub) -> None:
 
     with pytest.raises(TransactionTimeout), shop.transaction(limit_seconds=0.1) as tx:
         tx.execute(endless)
+
+
+def test_a_thread_that_is_stopped_at_the_beginning_of_one_leaves_no_lock(
+    shop: penstock.Hub, open_hub: OpenHub, path: Path
+) -> None:
+    """Failure mode 9: as Ctrl-C, or the end of a job's time, while it waits for its turn."""
+    stopped = threading.Event()
+
+    def work() -> None:
+        try:
+            with shop.transaction() as tx:
+                tx.publish("t", "never")
+        except Undone:
+            stopped.set()
+
+    def is_waiting() -> bool:
+        return sys._current_frames()[ident].f_code is SqliteWriter.begin.__code__
+
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    worker = threading.Thread(target=work)
+    worker.start()
+    ident = worker.ident
+    assert ident is not None
+    wait_until(is_waiting, "it is inside SQLite")
+    strike = ctypes.PyDLL(None).PyThreadState_SetAsyncExc
+    assert strike(ctypes.c_ulong(ident), ctypes.py_object(Undone)) == 1
+    # It gets what it waited for, and hears of its end only then.
+    other.execute("ROLLBACK")
+    other.close()
+    worker.join()
+    assert stopped.is_set()
+    open_hub(lock_timeout_seconds=1.0).topics.publish("t", "another")
+    assert payloads(shop.topics.read("t")) == ["another"]
 
 
 def test_the_limit_is_a_setting(open_hub: OpenHub) -> None:

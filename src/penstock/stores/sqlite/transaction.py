@@ -187,12 +187,13 @@ class SqliteWriter:
                 self._connection.execute(BEGIN)
             except apsw.Error as error:
                 raise translate(error, self._database.path) from error
+            transaction.begin()
+            self._is_open = True
         except BaseException:
-            self._turnstile.leave()
-            gate.leave(self._seat)
+            # Also what a signal, or the end of a job's time, raises right after BEGIN: a
+            # transaction that nobody knows of would keep everybody from writing.
+            self._end(roll_back=True)
             raise
-        transaction.begin()
-        self._is_open = True
         return transaction
 
     def commit(self) -> None:
@@ -275,11 +276,11 @@ class SqliteWriter:
         return apsw.SQLITE_OK
 
     def _end(self, *, roll_back: bool, reconnect: bool = False) -> None:
-        assert self._connection is not None
         self._is_open = False
+        connection = self._connection
         try:
-            if roll_back and self._connection.in_transaction:
-                self._connection.execute(ROLLBACK)
+            if roll_back and connection is not None and connection.in_transaction:
+                connection.execute(ROLLBACK)
         except apsw.Error:
             # A connection that cannot even roll back is of no use; closing it rolls back.
             reconnect = True
