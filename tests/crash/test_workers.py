@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,9 @@ import penstock
 from penstock.job import Kind, State
 from tests.audit import audit_jobs
 from tests.crash import worker_actors
-from tests.crash.processes import until
+from tests.crash.processes import PATIENCE_SECONDS, until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 SCRIPT = Path(worker_actors.__file__)
 CHAOS_SECONDS = 8.0
@@ -68,7 +69,7 @@ class WorkerProcess:
         except BrokenPipeError:
             pass
 
-    def wait(self, seconds: float = 30.0) -> int:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         code = self.process.wait(seconds)
         for reader in self._readers:
             reader.join(seconds)
@@ -121,7 +122,7 @@ def lost_worker(url: str) -> None:
         "r.committer.run(lambda tx: tx.jobs.start(tx.jobs.claim(r.instance, {'q': 2},"
         " now=r.clock.now()), now=r.clock.now())).wait(); os._exit(0)"
     )
-    subprocess.run([sys.executable, "-c", code, url], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code, url], check=True, timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("point", worker_actors.POINTS)
@@ -198,32 +199,75 @@ class Chaos(threading.Thread):
         self._stopping = threading.Event()
         self.lives: list[WorkerProcess] = []
         self.ends: Counter[str] = Counter()
+        self.failure: BaseException | None = None
 
     def run(self) -> None:
-        while not self._stopping.is_set():
-            life = WorkerProcess(self._url)
-            self.lives.append(life)
-            until(lambda life=life: life.lines or life.process.poll() is not None, "it speaks")
-            self._stopping.wait(self._chance.uniform(0.0, 1.2))
-            end = self._chance.choice(["kill", "kill", "suspend", "stop"])
-            self.ends[end] += 1
-            if end == "suspend":
-                life.process.send_signal(signal.SIGSTOP)
-                # Longer than its lease: its jobs are rescued, and it wakes up a zombie.
-                self._stopping.wait(2.6)
-                life.process.send_signal(signal.SIGCONT)
-                self._stopping.wait(0.5)
-            if end == "kill":
-                life.process.kill()
-            life.tell()
-            life.wait()
+        try:
+            while not self._stopping.is_set():
+                life = WorkerProcess(self._url)
+                self.lives.append(life)
+                try:
+                    self._live(life)
+                finally:
+                    life.close()
+        except BaseException as error:  # noqa: BLE001 - told to the test by check()
+            self.failure = error
+
+    def _live(self, life: WorkerProcess) -> None:
+        until(lambda: life.lines or life.process.poll() is not None, "it speaks")
+        self._stopping.wait(self._chance.uniform(0.0, 1.2))
+        end = self._chance.choice(["kill", "kill", "suspend", "stop"])
+        self.ends[end] += 1
+        if end == "suspend":
+            life.process.send_signal(signal.SIGSTOP)
+            # Longer than its lease: its jobs are rescued, and it wakes up a zombie.
+            self._stopping.wait(2.6)
+            life.process.send_signal(signal.SIGCONT)
+            self._stopping.wait(0.5)
+        if end == "kill":
+            life.process.kill()
+        life.tell()
+        life.wait()
 
     def stop(self) -> None:
+        """No process of it is left; `check` says whether it went well."""
         self._stopping.set()
-        self.join(60)
+        self.join(2 * PATIENCE_SECONDS)
+
+    def check(self) -> None:
         assert not self.is_alive()
-        for life in self.lives:
-            life.close()
+        if self.failure is not None:
+            raise self.failure
+
+
+@contextmanager
+def disorder(url: str, count: int) -> Iterator[list[Chaos]]:
+    """So many workers that come and go, and none at the end, whatever happens inside."""
+    chaos = [Chaos(url, seed) for seed in range(count)]
+    for one in chaos:
+        one.start()
+    try:
+        yield chaos
+    finally:
+        for one in chaos:
+            one.stop()
+    for one in chaos:
+        one.check()
+
+
+class Rescues:
+    """Whether a job had to be taken from a worker, read from the history by and by."""
+
+    def __init__(self, hub: penstock.Hub) -> None:
+        self._reader = hub._open().store.jobs
+        self._after = 0
+        self._has_any = False
+
+    def has_any(self) -> bool:
+        while not self._has_any and (events := self._reader.events(after=self._after, limit=1_000)):
+            self._after = events[-1].id
+            self._has_any = any(event.kind == Kind.RESCUED for event in events)
+        return self._has_any
 
 
 def check_total_queue(url: str, seconds: float) -> None:
@@ -231,21 +275,21 @@ def check_total_queue(url: str, seconds: float) -> None:
     types = ("plain", "fails-once", "snoozes", "settles")
     acked: dict[int, str] = {}
     with penstock.connect(url) as hub:
-        chaos = [Chaos(url, seed) for seed in range(3)]
-        for one in chaos:
-            one.start()
         ends_at = time.monotonic() + seconds
         chance = random.Random(7)
-        while time.monotonic() < ends_at:
-            type = chance.choice(types)
-            payloads = range(len(acked), len(acked) + chance.randint(1, 12))
-            added = hub.jobs.enqueue_many("q", type, payloads, max_attempts=ATTEMPTS)
-            acked.update((job.id, type) for job in added)
-            time.sleep(chance.uniform(0, 0.05))
-        for one in chaos:
-            one.stop()
-        heirs = [WorkerProcess(url), WorkerProcess(url)]
+        rescues = Rescues(hub)
+        with disorder(url, 3) as chaos:
+            # On a slow machine it takes longer until somebody dies at work.
+            while time.monotonic() < ends_at or not rescues.has_any():
+                assert time.monotonic() < ends_at + 2 * PATIENCE_SECONDS, "nobody died at work"
+                type = chance.choice(types)
+                payloads = range(len(acked), len(acked) + chance.randint(1, 12))
+                added = hub.jobs.enqueue_many("q", type, payloads, max_attempts=ATTEMPTS)
+                acked.update((job.id, type) for job in added)
+                time.sleep(chance.uniform(0, 0.05))
+        heirs: list[WorkerProcess] = []
         try:
+            heirs += [WorkerProcess(url), WorkerProcess(url)]
 
             def is_done() -> bool:
                 # Those that crashed often would come back later: they are asked to come now.
@@ -253,11 +297,12 @@ def check_total_queue(url: str, seconds: float) -> None:
                 (stats,) = hub.jobs.stats("q")
                 return stats.completed == len(acked)
 
-            until(is_done, "all are completed", 60.0)
-        finally:
+            until(is_done, "all are completed", 2 * PATIENCE_SECONDS)
             for heir in heirs:
                 heir.tell()
                 heir.wait()
+        finally:
+            for heir in heirs:
                 heir.close()
         where = audit_jobs(hub._open().store)
         assert set(where) == set(acked), "lost or unexpected jobs"
@@ -271,11 +316,11 @@ def check_total_queue(url: str, seconds: float) -> None:
             kinds = [event.kind for event in hub.jobs.history(number)]
             assert kinds.count(Kind.COMPLETED) == 1, (number, kinds)
             happened.update(kinds)
-        assert happened[Kind.RESCUED] > 0, "nobody was killed at work"
+        assert happened[Kind.RESCUED] > 0
         settled = Counter(m.payload for m in hub.topics.read("settled", limit=100_000))
         assert settled == Counter(n for n, type in acked.items() if type == "settles")
         assert sum((one.ends for one in chaos), Counter())["kill"] > 0
-        assert hub.jobs.workers() == []
+        until(lambda: hub.jobs.workers() == [], "the dead are found out")
 
 
 def test_random_kills_suspensions_and_stops_lose_nothing(url: str) -> None:
