@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 JSON = "penstock.v1.json"
 MSGPACK = "penstock.v1.msgpack"
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 

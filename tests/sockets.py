@@ -15,7 +15,7 @@ from penstock.protocol import JSON_WIRE, Wire
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 class FakeSocket:

@@ -45,7 +45,7 @@ class Demo:
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGINT)
-        out, _ = self._process.communicate(timeout=30)
+        out, _ = self._process.communicate(timeout=100)
         self.said += out
         return self._process.returncode
 
@@ -63,7 +63,7 @@ def subscribed(address: str, topic: str) -> Iterator[websockets.ClientConnection
     with websockets.connect(f"{address.replace('http', 'ws')}/ws") as socket:
         for id, command in enumerate(({"op": "connect"}, {"op": "subscribe", "topic": topic})):
             socket.send(json.dumps({"id": id, **command}))
-            assert "ok" in json.loads(socket.recv(10))
+            assert "ok" in json.loads(socket.recv(60))
         yield socket
 
 
@@ -73,7 +73,7 @@ def test_messages_cross_between_the_two_instances(demo: Demo) -> None:
         with subscribed(there, "mine") as socket:
             sent = httpx.post(f"{here}/v1/topics/mine/messages", json={"payload": {"from": here}})
             assert sent.status_code in (200, 201), sent.text
-            push = json.loads(socket.recv(10))
+            push = json.loads(socket.recv(60))
         assert [message["payload"] for message in push["messages"]] == [{"from": here}]
 
 
@@ -81,7 +81,7 @@ def test_both_show_the_page_and_the_demo_publishes(demo: Demo) -> None:
     for address in demo.addresses:
         assert "penstock" in httpx.get(address).text
     with subscribed(demo.addresses[1], "demo") as socket:
-        push = json.loads(socket.recv(10))
+        push = json.loads(socket.recv(60))
     assert push["messages"][0]["type"] == "tick"
 
 

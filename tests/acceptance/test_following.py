@@ -87,7 +87,7 @@ def test_lines_are_coloured_on_a_terminal(terminal: Terminal, hub: penstock.Hub)
             [*COMMAND, "follow", "orders", "--last", "1", "--count", "1"],
             stdout=theirs,
             env={**terminal.environment, "TERM": "xterm-256color"},
-            timeout=30,
+            timeout=100,
             check=True,
         )
         shown = os.read(ours, 65536).decode()

@@ -38,7 +38,7 @@ class Mess:
         def crawl(payload: int, job: Any) -> None:
             job.progress(3, 4, "pages")
             self.stuck_entered.set()
-            assert self.release.wait(30)
+            assert self.release.wait(60)
 
         @hub.job(queue="flaky", name="fetch", max_attempts=9)
         def fetch(payload: int) -> None:
@@ -51,8 +51,8 @@ class Mess:
         self.stuck = hub.jobs.enqueue("slow", "crawl", 1).id
         self.flaky = hub.jobs.enqueue("flaky", "fetch", 1, max_attempts=9).id
         self.workers = hub.start_workers({"mails": 3, "slow": 3, "flaky": 1, "frozen": 1})
-        hub.jobs.wait_all(self.dead, timeout=20)
-        assert self.stuck_entered.wait(20)
+        hub.jobs.wait_all(self.dead, timeout=60)
+        assert self.stuck_entered.wait(60)
         wait_until(lambda: hub.jobs.get(self.stuck).progress)
         wait_until(lambda: hub.jobs.get(self.flaky).state == State.SCHEDULED)
         self.behind = hub.jobs.enqueue("slow", "crawl", 2).id
@@ -113,10 +113,10 @@ def test_dead_letters_are_listed_and_brought_back_by_filter(terminal: Terminal, 
     assert len(mess.hub.jobs.dead("mails")) == 6
     done = terminal.done("jobs", "retry", "--queue", "mails", "--error", "mx1", "--yes")
     assert done.out == "3 jobs ready again.\n"
-    mess.hub.jobs.wait_all(mess.dead[1::2], timeout=20)
+    mess.hub.jobs.wait_all(mess.dead[1::2], timeout=60)
     one = terminal.done("jobs", "retry", mess.dead[0], mess.dead[2], "--json").json
     assert one == {"changed": 2, "jobs": [mess.dead[0], mess.dead[2]]}
-    mess.hub.jobs.wait_all([mess.dead[0], mess.dead[2]], timeout=20)
+    mess.hub.jobs.wait_all([mess.dead[0], mess.dead[2]], timeout=60)
     assert [job.id for job in mess.hub.jobs.dead()] == [mess.dead[4]]
     history = terminal.done("jobs", "history", mess.dead[0], "--json").json
     assert [event["kind"] for event in history] == [
@@ -310,7 +310,7 @@ def test_the_same_commands_on_a_server(terminal: Terminal, mess: Mess) -> None:
         mess.broken.clear()
         done = terminal.done("jobs", "retry", "--error", "mx0", "--yes").out
         assert done == "3 jobs ready again.\n"
-        mess.hub.jobs.wait_all(mess.dead[::2], timeout=20)
+        mess.hub.jobs.wait_all(mess.dead[::2], timeout=60)
         terminal.done("jobs", "cancel", "--queue", "frozen", "--yes")
         assert mess.hub.jobs.get(mess.paused).state == State.CANCELLED
         terminal.done("schedules", "add", "n", "0 3 * * *", "q", "t")
@@ -328,7 +328,7 @@ def test_text_of_others_does_not_command_the_terminal(
 
     added = fail.enqueue(evil)
     with hub.start_workers({"q": 1}):
-        hub.jobs.wait_all([added], timeout=20)
+        hub.jobs.wait_all([added], timeout=60)
     for command in ("show", "history", "explain"):
         assert "\x1b" not in terminal.done("jobs", command, added.id).out
     assert "\x1b" not in terminal.done("jobs", "dead").out

@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.acceptance.terminal import Running, Terminal
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "protocol.md"
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 FORMATS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "penstock.v1.json": (json.dumps, json.loads),

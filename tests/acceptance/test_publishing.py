@@ -137,7 +137,7 @@ def test_a_line_is_published_before_the_next_one_is_written(
             assert message is not None
             assert message.payload == line
         publisher.stdin.close()
-        assert publisher.wait(20) == 0
+        assert publisher.wait(60) == 0
 
 
 def test_a_line_that_cannot_be_published_is_named_and_those_before_it_stay(
@@ -168,7 +168,7 @@ def test_progress_is_shown_on_a_terminal(terminal: Terminal) -> None:
             stdout=subprocess.PIPE,
             stderr=theirs,
             env={**terminal.environment, "TERM": "xterm"},
-            timeout=30,
+            timeout=100,
             check=True,
         )
         shown = os.read(ours, 65536).decode()

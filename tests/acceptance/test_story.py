@@ -20,7 +20,7 @@ def run(terminal: Terminal, *arguments: str) -> subprocess.CompletedProcess[str]
         capture_output=True,
         text=True,
         env=terminal.environment,
-        timeout=50,
+        timeout=100,
         check=False,
     )
 
@@ -67,7 +67,7 @@ def test_the_demo_ends_with_a_summary_after_ctrl_c(terminal: Terminal) -> None:
         assert demo.stdout is not None
         before = [demo.stdout.readline() for _ in range(10)]
         demo.send_signal(signal.SIGINT)
-        out, err = demo.communicate(timeout=50)
+        out, err = demo.communicate(timeout=100)
 
     assert (demo.returncode, err) == (0, "")
     assert "publisher" in "".join(before)

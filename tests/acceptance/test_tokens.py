@@ -121,7 +121,7 @@ def test_keys_made_at_the_same_time_are_all_there(terminal: Terminal) -> None:
         )
         for n in range(6)
     ]
-    assert [process.wait(30) for process in running] == [0] * 6
+    assert [process.wait(60) for process in running] == [0] * 6
     names = {line["name"] for line in terminal.done("tokens", "list", "--json").json}
     assert names == {f"t{n}" for n in range(6)}
 

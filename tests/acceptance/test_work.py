@@ -128,7 +128,7 @@ def test_jobs_in_a_queue_of_their_own_are_worked_on(
     """A queue is what jobs were put into, whatever their handler's default is."""
     job = hub.jobs.enqueue("urgent", "send", "ann")
     start("shop:hub", "--queues", "urgent:1")
-    assert hub.jobs.wait(job, timeout=20) == "sent to ann"
+    assert hub.jobs.wait(job, timeout=60) == "sent to ann"
 
 
 # Working
@@ -139,13 +139,13 @@ def test_jobs_are_done_and_told(start: Start, hub: penstock.Hub) -> None:
     ready = running.message()
     assert (ready["event"], ready["queues"]) == ("ready", {"emails": 10, "reports": 10})
     job = hub.jobs.enqueue("emails", "send", "ann")
-    assert hub.jobs.wait(job, timeout=20) == "sent to ann"
+    assert hub.jobs.wait(job, timeout=60) == "sent to ann"
     told = running.message()
     assert (told["event"], told["id"], told["type"]) == ("completed", job.id, "send")
     bad = hub.jobs.enqueue("emails", "send", "nobody", max_attempts=1)
     told = running.message()
     assert (told["event"], told["id"], told["error"]) == ("died", bad.id, "LookupError")
-    number, pid = hub.jobs.wait(hub.jobs.enqueue("reports", "crunch", 3), timeout=20)
+    number, pid = hub.jobs.wait(hub.jobs.enqueue("reports", "crunch", 3), timeout=60)
     assert number == 3
     assert pid != running.pid
     ended = running.signal(signal.SIGTERM)
@@ -213,7 +213,7 @@ def test_several_processes_are_replaced_and_stopped_together(
     victim = int(min(before))
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: len(workers(hub)) == 2 and str(victim) not in workers(hub), "it is replaced")
-    assert hub.jobs.wait(hub.jobs.enqueue("emails", "send", "ann"), timeout=20) == "sent to ann"
+    assert hub.jobs.wait(hub.jobs.enqueue("emails", "send", "ann"), timeout=60) == "sent to ann"
     now = workers(hub)
     assert running.signal(signal.SIGTERM).code == 0
     for pid in now:
@@ -236,7 +236,7 @@ def test_a_program_run_as_a_script_has_processes_too(terminal: Terminal, program
         + """
 if __name__ == "__main__":
     with hub.start_workers():
-        print(hub.jobs.wait(crunch.enqueue(4), timeout=20)[0])
+        print(hub.jobs.wait(crunch.enqueue(4), timeout=60)[0])
     hub.close()
 """
     )
@@ -246,7 +246,7 @@ if __name__ == "__main__":
         cwd=terminal.folder,
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=100,
         check=False,
     )
     assert (ended.stdout, ended.stderr) == ("4\n", "")

@@ -19,7 +19,7 @@ from tests.docs.pages import all_pages, blocks, name_of
 
 END = "--- end of block ---"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-DEADLINE_SECONDS = 40
+DEADLINE_SECONDS = 60
 
 
 def program(page: Path) -> tuple[str, list[str]]:

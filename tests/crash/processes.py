@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ACTORS = Path(__file__).with_name("actors.py")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:

@@ -24,7 +24,7 @@ from tests.crash.proxies import balanced
 from tests.factories import hub_on
 from tests.servers import Server
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 RUN_SECONDS = 8.0
 SOAK_SECONDS = 20 * 60.0
@@ -287,11 +287,11 @@ def hold_writes(hub: penstock.Hub, has_begun: threading.Event, may_end: threadin
     with hub.transaction(limit_seconds=30) as tx:
         tx.execute("CREATE TABLE held (x)")
         has_begun.set()
-        may_end.wait(20)
+        may_end.wait(60)
 
 
 async def refuses_connections(port: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -333,7 +333,7 @@ class Watcher(Client):
         self.changed.set()
 
     async def sees(self, *names: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.present != set(names):
                 self.changed.clear()
                 await self.changed.wait()

@@ -14,7 +14,7 @@ from penstock.settings import Settings
 from tests.crash import actors, checker
 from tests.crash.processes import Actor, Victim, company, until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 RUN_SECONDS = 9.0
 SWEEP_KILLS = 12

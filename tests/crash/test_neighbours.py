@@ -14,7 +14,7 @@ from penstock.topics.publishing import encode_message
 from tests.crash import actors, checker
 from tests.crash.processes import PATIENCE_SECONDS, company, until, wal_bytes
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 WAL_BYTES_MAX = 512 * 1024
 
@@ -172,7 +172,7 @@ def test_followers_get_what_was_committed_without_a_bell(url: str, hub: penstock
         writer.tell()
         assert writer.wait() == -9
         assert not writer.heard("survived")
-    for message in (live.get(timeout=20), follower.get(timeout=20)):
+    for message in (live.get(timeout=20), follower.get(timeout=60)):
         assert message is not None
         assert message.payload == "unheard"
     follower.close()

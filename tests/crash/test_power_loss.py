@@ -16,7 +16,7 @@ import penstock
 from penstock import Hub, LogTrimmed, Position
 from tests.crash.power import LOSSES, Disk, Loss, PowerCut
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 SEEDS = range(5)
 STEPS = 45
@@ -210,7 +210,7 @@ class Survivor:
         follower = self.hub.topics.follow("orders", consumer="billing", start="earliest")
         got: list[int] = []
         while len(got) <= len(expected):
-            batch = follower.take(timeout=5)
+            batch = follower.take(timeout=60)
             assert batch, f"only {got} of {expected}"
             got += [message.id for message in batch]
         assert got == [*expected, self.last + 1]

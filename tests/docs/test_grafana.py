@@ -28,7 +28,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         def t(payload: int) -> None: ...
 
         with hub.start_workers({"q": 1}):
-            hub.jobs.wait_all(t.enqueue_many([1, 2]), timeout=20)
+            hub.jobs.wait_all(t.enqueue_many([1, 2]), timeout=60)
         text = server.http.get("/metrics", headers={"accept": "application/openmetrics-text"}).text
     return {
         sample.name: set(sample.labels)

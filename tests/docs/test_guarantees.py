@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 60
 
 FORK = """
 import os, sqlite3, penstock

@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 
 PAGE = DOCS / "howto" / "several-instances.md"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="needs nginx (apt-get install nginx-light)")
 

@@ -20,7 +20,7 @@ from tests.factories import hub_on, payloads
 from tests.servers import Server
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timeout(300)]
 
 SOON = 40.0
 KILLS = 4

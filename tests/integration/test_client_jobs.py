@@ -82,11 +82,11 @@ def test_waiting_for_results_failures_and_in_vain(hub: RemoteHub, local: penstoc
     with pytest.raises(WaitTimeout, match="pending"):
         hub.jobs.wait(late, timeout=0.05)
     with local.start_workers({"work": 2}):
-        assert hub.jobs.wait(late, timeout=20) == 4
+        assert hub.jobs.wait(late, timeout=60) == 4
         odd = hub.jobs.enqueue("work", "halve", 3)
         with pytest.raises(JobFailed, match="3 is odd"):
-            hub.jobs.wait(odd, timeout=20)
-        jobs = hub.jobs.wait_all([odd, late], timeout=20)
+            hub.jobs.wait(odd, timeout=60)
+        jobs = hub.jobs.wait_all([odd, late], timeout=60)
         assert [job.state for job in jobs] == [State.FAILED, State.COMPLETED]
         assert [worker.types for worker in hub.jobs.workers()] == [("halve",)]
     [dead] = hub.jobs.dead("work", error="odd")
@@ -149,7 +149,7 @@ def test_the_same_on_an_event_loop(server: HttpServer, local: penstock.Hub) -> N
     async def main() -> None:
         hub = penstock.client.connect(server.url)
         added = [await hub.aio.jobs.enqueue("loop", "one") for _ in range(3)]
-        results = await asyncio.gather(*(hub.aio.jobs.wait(a, timeout=20) for a in added))
+        results = await asyncio.gather(*(hub.aio.jobs.wait(a, timeout=60) for a in added))
         assert results == [1, 1, 1]
         assert (await hub.aio.jobs.stats("loop"))[0].completed == 3
         await hub.aio.close()

@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {
 }
 BUFFER_HIGH = 300
 BUFFER_LOW = 75
-SETTLE_SECONDS = 20.0
+SETTLE_SECONDS = 60.0
 
 TOPICS = ("keep", "also", "drop", "strict")
 PATTERNS = (*TOPICS, "*", "????")

@@ -38,7 +38,7 @@ class Gate:
 
     def pass_through(self) -> None:
         self.entered.set()
-        assert self.open.wait(20)
+        assert self.open.wait(60)
 
 
 def codes(hub: penstock.Hub, job: Enqueued) -> list[str]:
@@ -96,7 +96,7 @@ def test_who_holds_the_slots_of_a_full_queue(hub: penstock.Hub) -> None:
     hub.jobs.limit("q", concurrency=1)
     first = hub.jobs.enqueue("q", "slow", 1)
     with hub.start_workers({"q": 5}):
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(60)
         second, third = (hub.jobs.enqueue("q", "slow", n) for n in (2, 3))
         [worker] = hub.jobs.workers()
 
@@ -112,7 +112,7 @@ def test_who_holds_the_slots_of_a_full_queue(hub: penstock.Hub) -> None:
         hub.jobs.cancel(first.id, reason="enough")
         assert codes(hub, first) == ["cancelling", "running"]
         gate.open.set()
-        hub.jobs.wait_all([second, third], timeout=20)
+        hub.jobs.wait_all([second, third], timeout=60)
 
 
 def test_a_rate_says_until_when(hub: penstock.Hub) -> None:
@@ -122,7 +122,7 @@ def test_a_rate_says_until_when(hub: penstock.Hub) -> None:
     hub.jobs.limit("q", rate=1, per_seconds=3600)
     first, second = hub.jobs.enqueue_many("q", "quick", [1, 2])
     with hub.start_workers({"q": 2}):
-        hub.jobs.wait(first, timeout=20)
+        hub.jobs.wait(first, timeout=60)
         [reason] = hub.jobs.explain(second).reasons
     assert reason.code == "rate"
     assert reason.at is not None
@@ -146,7 +146,7 @@ def test_later_waiting_and_finished(hub: penstock.Hub) -> None:
     gone = hub.jobs.enqueue("q", "good", 1, delay=60)
     hub.jobs.cancel(gone.id, reason="not needed")
     with hub.start_workers({"q": 5}):
-        hub.jobs.wait_all([bad, fine], timeout=20)
+        hub.jobs.wait_all([bad, fine], timeout=60)
         wait_until(lambda: hub.jobs.get(again.id).state == State.SCHEDULED)
         tries = hub.jobs.explain(again)
     run_at = hub.jobs.get(later.id).run_at
@@ -202,14 +202,14 @@ def test_wait_gets_the_result_of_a_job_that_another_process_did(
     with Child(_WORKER, hub.url) as worker:
         assert worker.hear() == "ready"
         added = [hub.jobs.enqueue("q", "double", n) for n in range(5)]
-        assert [hub.jobs.wait(one, timeout=20) for one in added] == [0, 2, 4, 6, 8]
-        jobs = hub.jobs.wait_all(reversed(added), timeout=20)
+        assert [hub.jobs.wait(one, timeout=60) for one in added] == [0, 2, 4, 6, 8]
+        jobs = hub.jobs.wait_all(reversed(added), timeout=60)
         assert [job.id for job in jobs] == [one.id for one in reversed(added)]
 
         async def main() -> list[object]:
             found = await hub.aio.jobs.enqueue("q", "double", 21)
             return [
-                await hub.aio.jobs.wait(found, timeout=20),
+                await hub.aio.jobs.wait(found, timeout=60),
                 *[job.result for job in await hub.aio.jobs.wait_all([found, added[1]])],
             ]
 
@@ -227,14 +227,14 @@ def test_waiting_ends_with_the_job_or_the_time(hub: penstock.Hub) -> None:
 
     def wait() -> None:
         try:
-            hub.jobs.wait(added, timeout=20)
+            hub.jobs.wait(added, timeout=60)
         except JobFailed as error:
             waiter.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
     hub.jobs.cancel(added.id)
-    thread.join(20)
+    thread.join(60)
     assert "cancelled" in str(waiter[0])
 
 
@@ -260,20 +260,20 @@ def test_many_wait_at_once_each_for_its_own(hub: penstock.Hub) -> None:
     results: dict[int, object] = {}
 
     def wait(n: int) -> None:
-        results[n] = hub.jobs.wait(added[n], timeout=20)
+        results[n] = hub.jobs.wait(added[n], timeout=60)
 
     threads = [threading.Thread(target=wait, args=(n,)) for n in range(60)]
     for thread in threads:
         thread.start()
 
     async def main() -> list[object]:
-        return await asyncio.gather(*(hub.aio.jobs.wait(one, timeout=20) for one in added))
+        return await asyncio.gather(*(hub.aio.jobs.wait(one, timeout=60) for one in added))
 
     wait_until(lambda: len(hub._open().waiting_room._waiting) == 60)
     with hub.start_workers({"q": 3}):
         assert asyncio.run(main()) == [*range(60)]
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
     assert results == {n: n for n in range(60)}
     assert not hub._open().waiting_room._waiting
 
@@ -284,7 +284,7 @@ def test_a_job_that_is_pruned_while_waited_for_is_told_of(hub: penstock.Hub) -> 
 
     def wait() -> None:
         try:
-            hub.jobs.wait_all([added], timeout=20)
+            hub.jobs.wait_all([added], timeout=60)
         except JobNotFound as error:
             told.append(error)
 
@@ -297,7 +297,7 @@ def test_a_job_that_is_pruned_while_waited_for_is_told_of(hub: penstock.Hub) -> 
         transaction.jobs.cancel([added.id], reason="", now=now)
         transaction.jobs.prune(before={State.CANCELLED: now + 1}, now=now, limit=10)
     writer.close()
-    thread.join(20)
+    thread.join(60)
     assert told
 
 
@@ -317,7 +317,7 @@ def test_dead_letters_are_listed_and_brought_back(hub: penstock.Hub) -> None:
 
     added = send.enqueue_many(range(6))
     with hub.start_workers({"q": 6}):
-        hub.jobs.wait_all(added, timeout=20)
+        hub.jobs.wait_all(added, timeout=60)
         assert {job.id for job in hub.jobs.dead("q")} == {one.id for one in added}
         down = hub.jobs.dead(error="host 1")
         assert [job.payload for job in down] == [5, 3, 1]
@@ -330,7 +330,7 @@ def test_dead_letters_are_listed_and_brought_back(hub: penstock.Hub) -> None:
         assert hub.jobs.retry_all("q", error="host 1", progress=seen.append) == 3
         assert seen == [3]
         done = [added[n] for n in (0, 1, 3, 5)]
-        assert [job.result for job in hub.jobs.wait_all(done, timeout=20)] == [0, 1, 3, 5]
+        assert [job.result for job in hub.jobs.wait_all(done, timeout=60)] == [0, 1, 3, 5]
     kinds = [event.kind.name for event in hub.jobs.history(added[0].id)]
     assert kinds == ["ENQUEUED", "STARTED", "DIED", "RETRIED", "STARTED", "COMPLETED"]
     assert len(hub.jobs.dead()) == 2
@@ -347,7 +347,7 @@ def test_the_overview_has_queues_sums_and_pace(hub: penstock.Hub) -> None:
 
     added = t.enqueue_many(range(7))
     with hub.start_workers({"a": 3}):
-        hub.jobs.wait_all(added, timeout=20)
+        hub.jobs.wait_all(added, timeout=60)
         hub.jobs.enqueue("b", "t", 1)
         found = hub.jobs.overview()
     assert [(queue.queue, queue.pending, queue.completed) for queue in found.queues] == [
@@ -386,7 +386,7 @@ def test_health_warns_of_a_queue_that_is_too_slow(tmp_path: Path, clock: FakeClo
 
         with hub.start_workers({"q": 1}):
             hub.jobs.enqueue("q", "slow", 1)
-            assert gate.entered.wait(20)
+            assert gate.entered.wait(60)
             hub.jobs.limit("q", concurrency=1)
             hub.jobs.enqueue("q", "slow", 2)
             assert not [c for c in hub.health().checks if c.name == "queue q"]
@@ -409,14 +409,14 @@ def test_two_who_change_different_things_do_not_undo_each_other(
             both = threading.Barrier(2)
 
             def pause(both: threading.Barrier = both) -> None:
-                both.wait(20)
+                both.wait(60)
                 other.jobs.pause("q")
 
             thread = threading.Thread(target=pause)
             thread.start()
-            both.wait(20)
+            both.wait(60)
             hub.jobs.limit("q", concurrency=n)
-            thread.join(20)
+            thread.join(60)
             [stats] = hub.jobs.stats("q")
             assert (stats.limits.concurrency_max, stats.limits.is_paused) == (n, True)
             hub.jobs.resume("q")
@@ -436,7 +436,7 @@ def finish(hub: penstock.Hub, count: int, *, failed: int = 0, cancelled: int = 0
     gone = hub.jobs.enqueue_many("other", "t", range(cancelled))
     hub.jobs.cancel(*(one.id for one in gone))
     with hub.start_workers({"q": 5}):
-        hub.jobs.wait_all(added, timeout=20)
+        hub.jobs.wait_all(added, timeout=60)
 
 
 def test_finished_jobs_are_kept_by_their_state(tmp_path: Path, clock: FakeClock) -> None:

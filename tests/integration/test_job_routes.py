@@ -197,7 +197,7 @@ def test_dead_letters_are_retried_by_filter_and_by_id(
 
     added = get.enqueue_many([1, 2, 2])
     with hub.start_workers({"fetch": 3}):
-        hub.jobs.wait_all(added, timeout=20)
+        hub.jobs.wait_all(added, timeout=60)
         failed = http.get("/v1/jobs", params={"queue": "fetch", "state": "failed"}).json()["jobs"]
         assert {job["failure"]["error"] for job in failed} == {"ConnectionError"}
         broken.clear()
@@ -206,11 +206,11 @@ def test_dead_letters_are_retried_by_filter_and_by_id(
         wanted = {"queue": "fetch", "error": "host 2"}
         many = http.post("/v1/jobs/retry", json=wanted).json()
         assert many == {"jobs": [one.id for one in added[1:]], "after": None}
-        hub.jobs.wait_all(added, timeout=20)
+        hub.jobs.wait_all(added, timeout=60)
         assert http.post("/v1/jobs/retry", json={"queue": "fetch"}).json()["jobs"] == []
         by_id = {"ids": [added[0].id, 10**12, -1, 2**80]}
         assert http.post("/v1/jobs/retry", json=by_id).json()["jobs"] == [added[0].id]
-        hub.jobs.wait_all(added, timeout=20)
+        hub.jobs.wait_all(added, timeout=60)
 
 
 def test_cancelling_and_priorities(http: httpx.Client, hub: penstock.Hub) -> None:

@@ -53,7 +53,7 @@ def open_socket(port: int, **options: Any) -> Iterator[ClientConnection]:
 
 def ask(client: ClientConnection, command: dict[str, Any]) -> Any:
     client.send(json.dumps(command))
-    reply = json.loads(client.recv(timeout=20))
+    reply = json.loads(client.recv(timeout=60))
     assert "error" not in reply, reply
     return reply["ok"]
 
@@ -76,6 +76,6 @@ def test_a_client_that_pauses_gets_every_large_frame_as_it_was_sent(port: int) -
         wanted = [payload for payloads in sent for payload in payloads]
         received: list[str] = []
         while len(received) < len(wanted):
-            push = json.loads(slow.recv(timeout=20))
+            push = json.loads(slow.recv(timeout=60))
             received += [entry["payload"] for entry in push["messages"]]
         assert received == wanted

@@ -294,7 +294,7 @@ def test_a_key_somebody_is_at_is_refused_or_waited_for(open_hub: OpenHub) -> Non
         asked.wait()
         claim.result = 42
         claim.complete()
-        assert waiting.result(20) == (True, 42)
+        assert waiting.result(60) == (True, 42)
 
 
 def test_one_who_waits_takes_over_what_was_given_back(memory: penstock.Hub) -> None:
@@ -302,7 +302,7 @@ def test_one_who_waits_takes_over_what_was_given_back(memory: penstock.Hub) -> N
         with pytest.raises(ZeroDivisionError), memory.ledger.claim("s", "k"):  # noqa: PT012
             waiting = pool.submit(_work_when_free, memory)
             _ = 1 // 0
-        assert waiting.result(20) == "mine"
+        assert waiting.result(60) == "mine"
     assert memory.ledger.is_processed("s", "k")
 
 
@@ -441,7 +441,7 @@ async def test_a_task_cancelled_while_it_claims_leaves_nothing_behind(
         found = await memory.aio.ledger.get("s", "k")
         return found is None
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await is_free():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

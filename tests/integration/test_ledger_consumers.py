@@ -134,7 +134,7 @@ def test_batches_that_are_kept_back_whole_move_the_watermark(open_hub: OpenHub) 
     hub.topics.publish("t", 7)
 
     with follow(hub) as follower:
-        assert follower.get(timeout=5).payload == 7
+        assert follower.get(timeout=60).payload == 7
         assert follower.get(timeout=0.05) is None
     hub.consumers.seek("c", "t", "earliest")
     with follow(hub) as follower:
@@ -168,7 +168,7 @@ async def test_an_event_loops_follower_keeps_back_too(hub: penstock.Hub) -> None
     topics = hub.aio.topics
     for expected in ([1, 2], [3]):
         async with topics.follow("t", consumer="c", start="earliest", idempotent=True) as follower:
-            assert payloads(await follower.take(timeout=5)) == expected
+            assert payloads(await follower.take(timeout=60)) == expected
             assert await follower.take(timeout=0.05) == []
         await hub.aio.consumers.seek("c", "t", "earliest")
         await topics.publish("t", 3)

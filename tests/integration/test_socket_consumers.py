@@ -57,7 +57,7 @@ async def test_what_was_not_acknowledged_comes_again(
 
 async def once_it_is_free(client: Client) -> dict[str, Any]:
     """Subscribe as the consumer, again for as long as it is said to be busy."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             reply = await client.reply(client.say("subscribe", **BILLING))
             if "ok" in reply:

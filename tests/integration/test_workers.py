@@ -311,14 +311,14 @@ def waits(n):
 
 hub.start_workers({"default": 1})
 hub.jobs.enqueue("default", "waits")
-assert begun.wait(20)
+assert begun.wait(60)
 """
 
 
 def test_a_program_that_just_ends_hands_back_its_jobs(path: Path, open_hub: OpenHub) -> None:
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", ENDS_WITHOUT_A_WORD, file_url(path)],
-        timeout=40,
+        timeout=100,
         check=False,
         capture_output=True,
         text=True,
