@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import itertools
+import os
 import secrets
 from typing import Any
 
@@ -106,8 +108,21 @@ class MailboxStats(msgspec.Struct, frozen=True):
     next_seq: int
 
 
+_prefix = secrets.token_hex(8)
+_numbers = itertools.count(secrets.randbits(32))
+
+
 def new_mail_id() -> str:
-    return secrets.token_hex(12)
+    """Like no other's: a word of this process, and a number."""
+    return f"{_prefix}{next(_numbers):x}"
+
+
+def _renew_prefix() -> None:
+    global _prefix
+    _prefix = secrets.token_hex(8)
+
+
+os.register_at_fork(after_in_child=_renew_prefix)
 
 
 def check_mailbox(id: object) -> str:

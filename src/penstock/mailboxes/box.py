@@ -30,6 +30,8 @@ from penstock.mailboxes.state_log import compact, read_state
 
 ACKED_MAX = 64
 """Ids of acknowledged messages that are remembered, so that one put again is not taken twice."""
+FEW = 8
+"""Up to so many messages are looked through one by one."""
 COMPACT_BYTES = 64 * 1024
 PREFIX, SUFFIX = "messages.", ".log"
 
@@ -75,6 +77,11 @@ class Shelf(Protocol):
     files: Files
     limits: Limits
     scrub: Scrub
+    seen: int
+    """Counts up when other processes have changed something."""
+
+    def changing(self) -> None:
+        """This process is about to write to a box."""
 
     def load(self, box: Box) -> None:
         """Read the files of a box. Mends what a crash leaves; stops at what it cannot explain."""
@@ -100,9 +107,11 @@ class Box:
         "halted",
         "hidden_from",
         "id",
+        "ids",
         "is_loaded",
         "lines",
         "log_mark",
+        "looked_at",
         "next_seq",
         "pending",
         "read_byte",
@@ -110,9 +119,11 @@ class Box:
         "read_msg",
         "read_seq",
         "salt",
+        "state_looked_at",
         "write_byte",
         "write_file",
         "write_msg",
+        "write_path",
     )
 
     def __init__(self, id: str, digest: bytes, folder: str) -> None:
@@ -134,6 +145,9 @@ class Box:
         self.salt = self.created_at = self.file_seq = 0
         self.durable = 0
         self.lines = 0
+        self.ids: dict[str, int] | None = None
+        self.looked_at = self.state_looked_at = -1
+        self.write_path = ""
         self.log_mark: tuple[int, int] | None = None
 
     # What others did
@@ -142,16 +156,19 @@ class Box:
         """Know what is in the message files. Raises `MailboxCorrupt` if that cannot be told."""
         if not self.is_loaded:
             shelf.load(self)
+        elif self.looked_at == shelf.seen:
+            pass
         elif self.write_byte:
             self._look_at_file(shelf)
         elif self.mark(shelf) != self.log_mark or self._exists(shelf):
             self._reload(shelf)
+        self.looked_at = shelf.seen
         if self.halted:
             raise MailboxCorrupt(f"The mailbox {self.id!r} is damaged: {self.halted}.")
 
     def _look_at_file(self, shelf: Shelf) -> None:
         try:
-            file = shelf.files.get(self.path(self.write_file))
+            file = shelf.files.get(self._write_path())
         except FileNotFoundError:
             self._reload(shelf)
             return
@@ -163,6 +180,9 @@ class Box:
 
     def look_at_state(self, shelf: Shelf) -> None:
         """Know how far others have read."""
+        if self.state_looked_at == shelf.seen:
+            return
+        self.state_looked_at = shelf.seen
         mark = self.mark(shelf)
         if mark == self.log_mark:
             return
@@ -200,6 +220,8 @@ class Box:
             self.write_msg += 1
         if record.type in (Type.MESSAGE, Type.QUOTA, Type.GAP):
             self.pending.append(entry_of(record, self.write_file))
+            if self.ids is not None and record.type == Type.MESSAGE:
+                self.ids[record.id] = record.seq
 
     def _exists(self, shelf: Shelf) -> bool:
         """A box without a message file: whether another process has made one."""
@@ -285,9 +307,15 @@ class Box:
 
     def _known(self, id: str, entries: list[Entry]) -> int:
         """The number of a message with this id, if the box has it or had it a moment ago."""
-        for entry in self.pending:
-            if entry.id == id and entry.type == Type.MESSAGE:
-                return entry.seq
+        if self.ids is None:
+            if len(self.pending) > FEW:
+                self.ids = {e.id: e.seq for e in self.pending if e.type == Type.MESSAGE}
+            else:
+                for entry in self.pending:
+                    if entry.id == id and entry.type == Type.MESSAGE:
+                        return entry.seq
+        elif id in self.ids:
+            return self.ids[id]
         for entry in entries:
             if entry.id == id and entry.type == Type.MESSAGE:
                 return entry.seq
@@ -299,15 +327,18 @@ class Box:
         if not taken:
             return
         data = b"".join(taken)
-        path = self.path(self.write_file)
+        path = self._write_path()
         flags = os.O_RDWR if self.write_byte else os.O_RDWR | os.O_CREAT | os.O_EXCL
         if not self.write_byte:
             self.make_folder(shelf)
         file = shelf.files.get(path, flags)
         writes.append(Write(self.digest, self.write_file, self.salt, self.write_byte, data))
+        shelf.changing()
         shelf.disk.write(file, data, self.write_byte)
         self.write_byte += len(data)
         if entries:
+            if self.ids is not None:
+                self.ids.update({e.id: e.seq for e in entries if e.type == Type.MESSAGE})
             self.next_seq = entries[-1].seq + 1
             self.write_msg += len(entries)
             self.pending += entries
@@ -319,6 +350,7 @@ class Box:
             end = encode_record(Type.END, self.next_seq, now, self.salt, self.write_byte)
             self.flush(shelf, [end], [], writes)
         self.write_file += 1
+        self.write_path = ""
         self.write_byte = self.write_msg = self.durable = 0
         self.salt = shelf.new_salt()
         self.created_at, self.file_seq = now, self.next_seq
@@ -419,9 +451,16 @@ class Box:
             ids = [entry.id for entry in pending[:count] if entry.type == Type.MESSAGE]
             self.acked = (self.acked + ids)[-ACKED_MAX:]
             del pending[:count]
+            if self.ids is not None:
+                if len(pending) <= FEW:
+                    self.ids = None
+                else:
+                    for id in ids:
+                        self.ids.pop(id, None)
         self.read_seq = max(self.read_seq, read_seq)
 
     def _scrub(self, shelf: Shelf, gone: list[Entry]) -> None:
+        shelf.changing()
         for entry in gone:
             salt = self._salt_of(shelf, entry.file)
             data = encode_range(
@@ -434,6 +473,7 @@ class Box:
         self.lines += 1
         line = self.state(is_deleted=is_deleted).line()
         self.make_folder(shelf)
+        shelf.changing()
         file = shelf.files.get(self.state_path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         shelf.disk.append(file, line)
         found = shelf.disk.stat(file)
@@ -471,6 +511,11 @@ class Box:
 
     def path(self, file: int) -> str:
         return path_of(self.folder, file)
+
+    def _write_path(self) -> str:
+        if not self.write_path:
+            self.write_path = self.path(self.write_file)
+        return self.write_path
 
     @property
     def state_path(self) -> str:
@@ -525,6 +570,7 @@ def make_parents(disk: Disk, folder: str) -> None:
 
 def undo(box: Box, shelf: Shelf, writes: list[Write]) -> None:
     """Take back what was not acknowledged, if nobody has written behind it."""
+    shelf.changing()
     for write in reversed(writes):
         path = box.path(write.file)
         try:

@@ -106,6 +106,19 @@ class Disk:
             raise
         return True
 
+    def try_lock_all(self, file: int) -> bool:
+        """All bytes at once, if nobody has any of them."""
+        try:
+            fcntl.fcntl(file, _SET, _LOCK.pack(_LOCKED, os.SEEK_SET, 0, 0, 0))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def unlock_all(self, file: int) -> None:
+        fcntl.fcntl(file, _SET, _LOCK.pack(_UNLOCKED, os.SEEK_SET, 0, 0, 0))
+
     def unlock(self, file: int, offset: int) -> None:
         fcntl.fcntl(file, _SET, _LOCK.pack(_UNLOCKED, os.SEEK_SET, offset, 1, 0))
 

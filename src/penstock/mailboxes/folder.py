@@ -30,6 +30,7 @@ from penstock.errors import (
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.arrivals import Arrivals
 from penstock.mailboxes.box import Box, Limits, Scrub, Write, make_parents, undo
+from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import STATE, WRITTEN, LogEntry, Segment, read_segment
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.files import Files
@@ -45,6 +46,8 @@ SYNC_EACH_MAX = 16
 """Beyond so many files, all of the file system is synced at once."""
 LOG_GROWTH_MAX = 4
 """A commit log may grow to so many times its size before writers wait for it to be freed."""
+LOCK_ALL_FROM = 4
+"""From so many boxes on, one lock on all is taken for the moment it takes to write to them."""
 ATTRIBUTES_BYTES_MAX = 4096
 LOCK_PAUSE_SECONDS = 0.0002
 
@@ -113,6 +116,9 @@ class Folder:
         self._checkpointing = threading.Lock()
         self.depth = self._open_layout(settings.mailbox_depth)
         self._locks = self.disk.open(f"{root}/locks", os.O_RDWR | os.O_CREAT)
+        self._changes = Changes(self.disk, f"{root}/changes")
+        self.changing = self._changes.begin
+        self.seen = 0
         self.arrivals = Arrivals(self.disk, f"{root}/arrivals", telemetry)
         self.recovered = self._recover()
 
@@ -167,6 +173,7 @@ class Folder:
             box = self.box(id)
             number = number_of(box.digest)
             self._lock(number)
+            self.seen = self._changes.look()
             try:
                 yield box
             except OSError as error:
@@ -209,8 +216,17 @@ class Folder:
             done: list[tuple[Box, list[Write]]] = []
             segment = self._open_log() if is_logged else None
             group = Group(segment)
-            for id, mails in requests:
-                group.answers.append(self._put(id, mails, now, done, entries, is_logged))
+            is_alone = len(requests) >= LOCK_ALL_FROM and self.disk.try_lock_all(self._locks)
+            if is_alone:
+                self.seen = self._changes.look()
+            try:
+                for id, mails in requests:
+                    group.answers.append(
+                        self._put(id, mails, now, done, entries, is_logged, is_alone)
+                    )
+            finally:
+                if is_alone:
+                    self.disk.unlock_all(self._locks)
             if segment is not None:
                 self._log(segment, entries, done)
             for box, writes in done:
@@ -227,13 +243,16 @@ class Folder:
         done: list[tuple[Box, list[Write]]],
         entries: list[LogEntry],
         is_logged: bool,
+        is_locked: bool,
     ) -> list[Posted | PenstockError]:
         box = self.box(id)
         number = number_of(box.digest)
-        try:
-            self._lock(number)
-        except StoreBusy as error:
-            return [error for _ in mails]
+        if not is_locked:
+            try:
+                self._lock(number)
+            except StoreBusy as error:
+                return [error for _ in mails]
+            self.seen = self._changes.look()
         try:
             answers, writes, first = box.put(self, mails, now)
         except OSError as error:
@@ -241,7 +260,8 @@ class Folder:
         except PenstockError as error:
             return [error for _ in mails]
         finally:
-            self.disk.unlock(self._locks, number)
+            if not is_locked:
+                self.disk.unlock(self._locks, number)
         done.append((box, writes))
         if is_logged and writes:
             if not box.hidden_from:
@@ -495,6 +515,7 @@ class Folder:
     def _save(self, box: Box) -> None:
         """Write down up to where a box is whole."""
         self._lock(number_of(box.digest))
+        self.seen = self._changes.look()
         try:
             box.look(self)
             box.look_at_state(self)
@@ -534,6 +555,7 @@ class Folder:
 
     def _close_files(self) -> None:
         self.files.close()
+        self._changes.close()
         for segment in (self._segment, self._spare):
             if segment is not None:
                 segment.close()

@@ -51,6 +51,7 @@ class Postman(Service):
         self._queue: deque[Delivery] = deque()
         self._bed = threading.Lock()
         self._bed.acquire()
+        self._is_asleep = True
         self._is_closed = False
 
     def put(self, box: str, mails: list[NewMail]) -> Delivery:
@@ -71,7 +72,9 @@ class Postman(Service):
         if self._thread is None:
             self.start()
         self._queue.append(delivery)
-        self.nudge()
+        if self._is_asleep:
+            self._is_asleep = False  # Once per sleep: it may take long to get to run.
+            self.nudge()
         return delivery
 
     def nudge(self) -> None:
@@ -87,8 +90,12 @@ class Postman(Service):
         super().stop(timeout_seconds)
 
     def run_once(self) -> float:
-        if not self._queue and not self._stopping.is_set():
-            self._bed.acquire()
+        if not self._queue:
+            self._is_asleep = True
+            # Whoever appended before seeing the flag is found by this second look.
+            if not self._queue and not self._stopping.is_set():
+                self._bed.acquire()
+            self._is_asleep = False
         while self._queue:
             self._deliver(self._next_group())
         return 0.0

@@ -17,6 +17,7 @@ def load(box: Box, shelf: Shelf) -> None:
     """Read the files of a box. Mends what a crash leaves; stops at what it cannot explain."""
     disk = shelf.disk
     box.is_loaded = True
+    box.looked_at = box.state_looked_at = shelf.seen
     try:
         names = disk.list(box.folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -196,6 +197,7 @@ class _Reading:
     def _cut(self, file: int, offset: int) -> None:
         path = self._box.path(file)
         self._shelf.files.drop(path)
+        self._shelf.changing()
         self._shelf.disk.truncate(self._shelf.files.get(path), offset)
 
     def _settle(self, lost: int) -> None:
@@ -232,6 +234,7 @@ class _Reading:
     def _fill(self, first: int, last: int) -> None:
         box, shelf = self._box, self._shelf
         data = encode_range(Type.VOID, first, last, shelf.now(), box.salt, box.write_byte)
+        shelf.changing()
         shelf.disk.write(shelf.files.get(box.path(box.write_file)), data, box.write_byte)
         box.write_byte += len(data)
         self._end = box.write_byte

@@ -28,6 +28,7 @@ from penstock.mailboxes.state_log import read_state, read_whole
 
 def replay(shelf: Shelf, folder: str, entries: list[LogEntry]) -> bool:
     """Put the entries of one box into its files; under its lock. Whether anything was written."""
+    shelf.changing()
     state, _ = read_state(shelf.disk, folder)
     has_written = False
     files: dict[int, list[LogEntry]] = {}

@@ -1,0 +1,65 @@
+"""Whether other processes have changed anything: a number for each process, in shared memory.
+
+A process counts up its own number before it writes to any box. Whoever finds all the others'
+numbers as they were needs no look at the files: as long as one process works alone, it asks the
+file system nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import struct
+
+from penstock.mailboxes.disk import Disk
+
+SLOTS = 512
+_NUMBER = struct.Struct("<Q")
+SIZE = SLOTS * _NUMBER.size
+OVERFLOW = SIZE - _NUMBER.size
+"""For all processes beyond the slots."""
+
+
+class Changes:
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._file = disk.open(path, os.O_RDWR | os.O_CREAT)
+        if disk.stat(self._file).st_size < SIZE:
+            disk.truncate(self._file, SIZE)
+        self._memory = mmap.mmap(self._file, SIZE)
+        self._place: int | None = None
+        self._own = 0
+        for slot in range(SLOTS - 1):
+            if disk.try_lock(self._file, slot):
+                self._place = slot * _NUMBER.size
+                self._own = _NUMBER.unpack_from(self._memory, self._place)[0]
+                break
+        self._seen = b""
+        self.count = 0
+        """Counts up whenever others have changed something."""
+
+    def begin(self) -> None:
+        """Say that this process is about to write. Under a box's lock."""
+        if self._place is None:
+            self._own = secrets.randbits(64)
+            _NUMBER.pack_into(self._memory, OVERFLOW, self._own)
+        else:
+            self._own += 1
+            _NUMBER.pack_into(self._memory, self._place, self._own)
+
+    def look(self) -> int:
+        """The count, after a look at the others. Under a box's lock."""
+        place = self._place
+        if place is None:
+            self.count += 1  # It cannot tell its own number from others'.
+            return self.count
+        seen = self._memory[:place] + self._memory[place + _NUMBER.size :]
+        if seen != self._seen:
+            self._seen = seen
+            self.count += 1
+        return self.count
+
+    def close(self) -> None:
+        self._memory.close()
+        self._disk.close(self._file)
