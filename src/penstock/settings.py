@@ -222,6 +222,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ledger_memory_max: Count = 100_000
     """Keys remembered in memory while the ledger cannot be asked."""
 
+    # Pipelines
+    lake: str = ""
+    """The folder of the lake. Default: beside the database, its name with .lake."""
+    checkpoints: str = ""
+    """The folder of the pipelines' checkpoints. Default: beside the database, in its name with
+    .pipelines."""
+    spark_master: str = ""
+    """Where pipelines run: local[2], spark://host:7077, yarn. Default: $SPARK_MASTER, then all
+    cores of this machine."""
+    pipeline_trigger_seconds: Positive = 10.0
+    """How often a pipeline looks for what is new, where nothing else is said."""
+    pipeline_lease_seconds: Positive = 30.0
+    """How long a runner that hangs keeps others from running its pipeline."""
+
     # Keeping
     retention_seconds: Positive = 86_400.0
     """How long messages are kept where the topic does not say."""

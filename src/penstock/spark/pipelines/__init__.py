@@ -1,0 +1,1 @@
+"""The pipelines that come with penstock, a module each with its `PIPELINE`."""
