@@ -475,6 +475,27 @@ class StagingDamaged(StoreError):
     hint = "Nothing of the batch's open part was written. Run the query again."
 
 
+class SparkMissing(PenstockError):
+    """Pipelines need Spark, which is not installed here."""
+
+    code = "spark_missing"
+    hint = "pip install 'penstock[spark]'"
+
+
+class PipelineBusy(PenstockError):
+    """The pipeline is running already."""
+
+    code = "pipeline_busy"
+    retryable = True
+    hint = "'penstock pipeline status' shows where. Stop that one first."
+
+
+class PipelineFailed(PenstockError):
+    """The pipeline has failed."""
+
+    code = "pipeline_failed"
+
+
 # Transactions
 
 

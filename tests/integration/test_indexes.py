@@ -15,7 +15,7 @@ from penstock.stores.sqlite.job_rows import RUNS
 PACKAGE = "penstock.stores.sqlite"
 FILES = (
     *("topics", "consumers", "leases", "presence", "jobs", "schedules", "ledger"),
-    *("scan", "sinks"),
+    *("scan", "sinks", "pipelines"),
 )
 
 # What a busy hub asks all the time, and the way it must be answered.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.ports.jobs import JobReader, JobWriter
     from penstock.ports.leases import InstanceReader, InstanceWriter, LeaseReader, LeaseWriter
     from penstock.ports.ledger import LedgerReader, LedgerWriter
+    from penstock.ports.pipelines import PipelineReader, PipelineWriter
     from penstock.ports.presence import PresenceReader, PresenceWriter
     from penstock.ports.scan import Scanner
     from penstock.ports.schedules import ScheduleReader, ScheduleWriter
@@ -58,6 +59,8 @@ class Transaction(Protocol):
     def ledger(self) -> LedgerWriter: ...
     @property
     def sinks(self) -> SinkWriter: ...
+    @property
+    def pipelines(self) -> PipelineWriter: ...
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run the user's own statement and return its rows. Needs `Capabilities.sql`.
@@ -133,6 +136,8 @@ class Store(Protocol):
     def ledger(self) -> LedgerReader: ...
     @property
     def sinks(self) -> SinkReader: ...
+    @property
+    def pipelines(self) -> PipelineReader: ...
 
     def open_writer(self) -> Writer:
         """A further writer: one for each thread that writes."""

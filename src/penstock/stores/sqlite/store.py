@@ -34,6 +34,7 @@ from penstock.stores.sqlite.job_reader import SqliteJobReader
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
 from penstock.stores.sqlite.ledger import SqliteLedgerReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
+from penstock.stores.sqlite.pipelines import SqlitePipelineReader
 from penstock.stores.sqlite.presence import SqlitePresenceReader
 from penstock.stores.sqlite.scan import SqliteScanner
 from penstock.stores.sqlite.schedules import SqliteScheduleReader
@@ -90,6 +91,7 @@ class SqliteStore:
         self.schedules = SqliteScheduleReader(self._pool)
         self.ledger = SqliteLedgerReader(self._pool, self._leasing)
         self.sinks = SqliteSinkReader(self._pool)
+        self.pipelines = SqlitePipelineReader(self._pool, self._leasing)
 
     def beside(self, suffix: str) -> Path:
         path = self._database.path

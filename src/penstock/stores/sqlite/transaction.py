@@ -24,6 +24,7 @@ from penstock.stores.sqlite.job_writer import SqliteJobWriter
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
 from penstock.stores.sqlite.ledger import SqliteLedgerWriter
 from penstock.stores.sqlite.liveness import Leasing
+from penstock.stores.sqlite.pipelines import SqlitePipelineWriter
 from penstock.stores.sqlite.presence import SqlitePresenceWriter
 from penstock.stores.sqlite.schedules import SqliteScheduleWriter
 from penstock.stores.sqlite.sinks import SqliteSinkWriter
@@ -77,6 +78,7 @@ class SqliteTransaction:
         self.schedules = SqliteScheduleWriter(connection)
         self.ledger = SqliteLedgerWriter(connection, leasing, ledger_keep)
         self.sinks = SqliteSinkWriter(connection)
+        self.pipelines = SqlitePipelineWriter(connection)
         connection.authorizer = self._authorize
 
     def begin(self) -> None:

@@ -1,0 +1,1 @@
+DROP TABLE penstock_pipelines;
