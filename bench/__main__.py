@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import fanout, jobs, ledger, load, queues, report, topics
+from bench import fanout, jobs, ledger, load, mailboxes, queues, report, topics
 from bench.arena import Arena
 from bench.workload import SIZES
 
@@ -23,6 +23,7 @@ SECTIONS = (
     ("Fan-out", "python -m bench.fanout", fanout.KEYS),
     ("Jobs", "python -m bench.jobs", jobs.KEYS),
     ("Ledger", "python -m bench.ledger", ledger.KEYS),
+    ("Mailboxes", "python -m bench.mailboxes", mailboxes.KEYS),
 )
 
 
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keys = [key for _, _, keys in SECTIONS for key in keys]
     about = topics.context(arena, size, SIZES[size])
     about["settings"] |= {"seconds": load.SECONDS[size], **fanout.settings(size)}
-    about["settings"] |= {**jobs.settings(size), **ledger.settings(size)}
+    for section in (jobs, ledger, mailboxes):
+        about["settings"] |= section.settings(size)
     with Console(stderr=True).status("Measuring …") as status:
 
         def begin(what: str) -> None:
@@ -47,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = {key.name for key in jobs.KEYS}
         figures |= jobs.run(arena, jobs.JOB_SIZES[size], wanted, begin)
         figures |= ledger.run(arena, ledger.LEDGER_SIZES[size], begin)
+        figures |= mailboxes.run(arena, mailboxes.MAILBOX_SIZES[size], begin)
     about["peers"] = queues.as_object(figures)
     if options.json:
         print(report.as_json(keys, figures, about))

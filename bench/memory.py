@@ -48,7 +48,7 @@ def publish_and_follow(link: Link, *, messages: int) -> dict[str, Any]:
     msgspec.json.decode(msgspec.json.encode(PAYLOAD))
     link.ready()
     link.wait_go()
-    before = _status()
+    before = status()
     with penstock.connect(url(Path.cwd())) as hub:
         follower = hub.topics.follow("bench", consumer="bench", start="earliest")
         followed = 0
@@ -66,7 +66,7 @@ def publish_and_follow(link: Link, *, messages: int) -> dict[str, Any]:
         asyncio.run(publish_so_many(hub, IN_FLIGHT, messages))
         following.join()
         assert followed == messages
-        after = _status()
+        after = status()
         follower.close()
     return {
         "before_mb": before["VmRSS"],
@@ -76,7 +76,7 @@ def publish_and_follow(link: Link, *, messages: int) -> dict[str, Any]:
     }
 
 
-def _status() -> dict[str, float]:
+def status() -> dict[str, float]:
     """Megabytes, by the names of /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = (line.split() for line in lines if line.endswith(" kB"))
