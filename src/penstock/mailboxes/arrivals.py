@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 
+from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.disk import Disk
 from penstock.service import Service
 from penstock.telemetry import Telemetry
@@ -33,8 +34,9 @@ Wake = Callable[[], None]
 class Arrivals(Service):
     name = "arrivals"
 
-    def __init__(self, disk: Disk, path: str, telemetry: Telemetry) -> None:
+    def __init__(self, disk: Disk, path: str, changes: Changes, telemetry: Telemetry) -> None:
         super().__init__(telemetry)
+        self._changes = changes
         self._path = path
         self._file = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self._waiting: dict[int, dict[object, Wake]] = {}
@@ -52,6 +54,8 @@ class Arrivals(Service):
     def wait_for(self, number: int, key: object, wake: Wake) -> None:
         """Call `wake` whenever something may have come for this box, on any thread."""
         with self._lock:
+            if not self._waiting:
+                self._changes.say_waiting(True)
             self._waiting.setdefault(number, {})[key] = wake
         self.start()
 
@@ -62,9 +66,13 @@ class Arrivals(Service):
                 known.pop(key, None)
                 if not known:
                     del self._waiting[number]
+                    if not self._waiting:
+                        self._changes.say_waiting(False)
 
     def tell(self, numbers: Iterable[int]) -> None:
         """Something is in these boxes: for those who wait here, and elsewhere."""
+        if not self._changes.is_awaited:
+            return
         numbers = list(numbers)
         self._call(numbers)
         try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import Literal, NamedTuple, Protocol
 
+import msgspec
+
 from penstock.clock import Micros
 from penstock.errors import MailboxCorrupt, PenstockError, QuotaExceeded, WrongAck
 from penstock.mail import NewMail, Posted
@@ -39,7 +41,7 @@ PREFIX, SUFFIX = "messages.", ".log"
 Scrub = Literal["file", "drained", "ack"]
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A message that is not acknowledged, and where it is."""
 
     seq: int
@@ -52,7 +54,10 @@ class Entry(NamedTuple):
     last_seq: int
 
 
-class Write(NamedTuple):
+NONE: list[Entry] = []
+
+
+class Write(msgspec.Struct, frozen=True, gc=False):
     """Bytes that were written to a message file, and are to be in the commit log."""
 
     digest: bytes
@@ -237,6 +242,49 @@ class Box:
     def can_write(self) -> bool:
         return not (self.pending and self.pending[-1].type == Type.QUOTA)
 
+    def put_one(self, shelf: Shelf, mail: NewMail, now: Micros) -> tuple[Posted, Write] | None:
+        """The usual case: one message for a box that has space in its file. None: not this one."""
+        pending = self.pending
+        if (
+            self.looked_at != shelf.seen
+            or not self.write_byte
+            or self.halted
+            or len(pending) >= shelf.limits.messages_max
+            or self.write_msg >= shelf.limits.file_messages_max
+            or (pending and pending[-1].type is Type.QUOTA)
+            or self._known(mail.id, NONE)
+        ):
+            return None
+        offset, seq = self.write_byte, self.next_seq
+        data = encode_record(
+            Type.MESSAGE,
+            seq,
+            now,
+            self.salt,
+            offset,
+            mail.id.encode(),
+            mail.attributes,
+            mail.body,
+            mail.encoding,
+        )
+        file = shelf.files.get(self._write_path())
+        write = Write(self.digest, self.write_file, self.salt, offset, data)
+        shelf.changing()
+        try:
+            shelf.disk.write(file, data, offset)
+        except OSError:
+            undo(self, shelf, [write])
+            raise
+        size = len(data)
+        self.write_byte = offset + size
+        self.next_seq = seq + 1
+        self.write_msg += 1
+        posted = Posted(mail.id, seq, not pending)
+        pending.append(Entry(seq, self.write_file, offset, size, mail.id, now, Type.MESSAGE, seq))
+        if self.ids is not None:
+            self.ids[mail.id] = seq
+        return posted, write
+
     def put(
         self, shelf: Shelf, mails: list[NewMail], now: Micros
     ) -> tuple[list[Posted | PenstockError], list[Write], int]:
@@ -307,15 +355,15 @@ class Box:
 
     def _known(self, id: str, entries: list[Entry]) -> int:
         """The number of a message with this id, if the box has it or had it a moment ago."""
-        if self.ids is None:
-            if len(self.pending) > FEW:
-                self.ids = {e.id: e.seq for e in self.pending if e.type == Type.MESSAGE}
-            else:
-                for entry in self.pending:
-                    if entry.id == id and entry.type == Type.MESSAGE:
-                        return entry.seq
-        elif id in self.ids:
-            return self.ids[id]
+        if self.ids is None and len(self.pending) > FEW:
+            self.ids = {e.id: e.seq for e in self.pending if e.type == Type.MESSAGE}
+        if self.ids is not None:
+            if id in self.ids:
+                return self.ids[id]
+        else:
+            for entry in self.pending:
+                if entry.id == id and entry.type == Type.MESSAGE:
+                    return entry.seq
         for entry in entries:
             if entry.id == id and entry.type == Type.MESSAGE:
                 return entry.seq

@@ -25,9 +25,9 @@ class Changes:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._file = disk.open(path, os.O_RDWR | os.O_CREAT)
-        if disk.stat(self._file).st_size < SIZE:
-            disk.truncate(self._file, SIZE)
-        self._memory = mmap.mmap(self._file, SIZE)
+        if disk.stat(self._file).st_size < SIZE + SLOTS:
+            disk.truncate(self._file, SIZE + SLOTS)
+        self._memory = mmap.mmap(self._file, SIZE + SLOTS)
         self._place: int | None = None
         self._own = 0
         for slot in range(SLOTS - 1):
@@ -35,6 +35,7 @@ class Changes:
                 self._place = slot * _NUMBER.size
                 self._own = _NUMBER.unpack_from(self._memory, self._place)[0]
                 break
+        self.say_waiting(False)
         self._seen = b""
         self.count = 0
         """Counts up whenever others have changed something."""
@@ -54,12 +55,25 @@ class Changes:
         if place is None:
             self.count += 1  # It cannot tell its own number from others'.
             return self.count
-        seen = self._memory[:place] + self._memory[place + _NUMBER.size :]
+        seen = self._memory[:place] + self._memory[place + _NUMBER.size : SIZE]
         if seen != self._seen:
             self._seen = seen
             self.count += 1
         return self.count
 
+    def say_waiting(self, is_waiting: bool) -> None:
+        """Whether this process wants to be told of what arrives."""
+        if self._place is not None:
+            self._memory[SIZE + self._place // _NUMBER.size] = is_waiting
+        elif is_waiting:
+            self._memory[SIZE + SLOTS - 1] = True  # For good: there may be several of these.
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether any process wants to be told."""
+        return self._memory.find(b"\1", SIZE) >= 0
+
     def close(self) -> None:
+        self.say_waiting(False)
         self._memory.close()
         self._disk.close(self._file)

@@ -11,8 +11,8 @@ import os
 import secrets
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 from penstock.mailboxes.disk import Disk
@@ -31,7 +31,7 @@ STATE = 2
 """A line of a state log."""
 
 
-class LogEntry(NamedTuple):
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
     kind: int
     digest: bytes
     file: int
@@ -86,8 +86,10 @@ class Segment:
 
 
 def encode_entry(entry: LogEntry, salt: int, place: int) -> bytes:
-    kind, digest, file, file_salt, offset, data = entry
-    head = _ENTRY.pack(0, len(data), kind, digest, file, file_salt, offset)[4:]
+    data = entry.data
+    head = _ENTRY.pack(
+        0, len(data), entry.kind, entry.digest, entry.file, entry.salt, entry.offset
+    )[4:]
     check = crc32c(data, crc32c(head, (salt ^ place) & 0xFFFFFFFF))
     return check.to_bytes(4, "little") + head + data
 

@@ -119,7 +119,7 @@ class Folder:
         self._changes = Changes(self.disk, f"{root}/changes")
         self.changing = self._changes.begin
         self.seen = 0
-        self.arrivals = Arrivals(self.disk, f"{root}/arrivals", telemetry)
+        self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
         self.recovered = self._recover()
 
     # For boxes
@@ -254,7 +254,11 @@ class Folder:
                 return [error for _ in mails]
             self.seen = self._changes.look()
         try:
-            answers, writes, first = box.put(self, mails, now)
+            single = box.put_one(self, mails[0], now) if len(mails) == 1 else None
+            if single is None:
+                answers, writes, first = box.put(self, mails, now)
+            else:
+                answers, writes, first = [single[0]], [single[1]], single[0].seq
         except OSError as error:
             return [translated(error) for _ in mails]
         except PenstockError as error:
@@ -268,7 +272,7 @@ class Folder:
                 box.hidden_from = first
             for write in writes:
                 self._log_header(box, write, entries)
-                entries.append(LogEntry(WRITTEN, *write))
+                entries.append(entry_of(write))
             last = writes[-1]
             self._dirty[id] = (box, last.file, last.offset + len(last.data))
         return answers
@@ -564,6 +568,10 @@ class Folder:
                 self.disk.close(file)
         self._segment = self._spare = None
         self._liveness = -1
+
+
+def entry_of(write: Write) -> LogEntry:
+    return LogEntry(WRITTEN, write.digest, write.file, write.salt, write.offset, write.data)
 
 
 def number_of(digest: bytes) -> int:
