@@ -144,7 +144,7 @@ class Box:
         self.is_loaded = False
         self.halted = ""
         self.pending: list[Entry] = []
-        self.acked: list[str] = []
+        self.acked: dict[str, None] = {}
         self.read_file, self.read_msg, self.read_byte, self.read_seq = 1, 0, 0, 1
         self.write_file, self.write_msg, self.write_byte, self.next_seq = 0, 0, 0, 1
         self.salt = self.created_at = self.file_seq = 0
@@ -497,7 +497,9 @@ class Box:
             count += 1
         if count:
             ids = [entry.id for entry in pending[:count] if entry.type == Type.MESSAGE]
-            self.acked = (self.acked + ids)[-ACKED_MAX:]
+            self.acked.update(dict.fromkeys(ids))
+            for old in list(self.acked)[: max(0, len(self.acked) - ACKED_MAX)]:
+                del self.acked[old]
             del pending[:count]
             if self.ids is not None:
                 if len(pending) <= FEW:

@@ -208,7 +208,7 @@ class _Reading:
         box.salt, box.file_seq, box.created_at = header.salt, header.first_seq, header.at
         if state is not None and state.write_file == file:
             box.durable = min(state.durable, self._end)
-        box.pending, box.acked = self._pending, self._acked[-ACKED_MAX:]
+        box.pending, box.acked = self._pending, dict.fromkeys(self._acked[-ACKED_MAX:])
         if lost:
             box.pending.insert(0, self._gap_before(header, lost))
         if box.next_seq > self._expected:
