@@ -19,6 +19,8 @@ Log = Literal["messages", "job_events", "ledger_events"]
 Table = Literal["jobs", "dead_letters", "topics"]
 """What changes: read as it stands."""
 
+Operator = Literal["=", "<", "<=", ">", ">=", "in"]
+
 LOGS: tuple[Log, ...] = ("messages", "job_events", "ledger_events")
 TABLES: tuple[Table, ...] = ("jobs", "dead_letters", "topics")
 
@@ -61,7 +63,7 @@ class Condition(msgspec.Struct, frozen=True):
     """A comparison that rows must meet: a column with a value, never true of NULL."""
 
     column: str
-    operator: Literal["=", "<", "<=", ">", ">=", "in"]
+    operator: Operator
     value: Any
 
 

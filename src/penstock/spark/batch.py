@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -21,7 +23,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.clock import SystemClock
-from penstock.ports.scan import Condition, Scanner
+from penstock.model import Pattern, as_micros
+from penstock.ports.scan import Condition, Operator, Scanner
 from penstock.spark.entities import ENTITIES
 from penstock.spark.options import EARLIEST, LATEST, SourceOptions
 from penstock.spark.places import find_place
@@ -76,31 +79,52 @@ class FilteringBatchReader(BatchReader):
     """One that takes filters. Needs `spark.sql.python.filterPushdown.enabled`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        conditions = []
         for filter in filters:
             condition = self._condition(filter)
             if condition is None:
                 yield filter
+            elif condition.column == "topic":
+                self._narrow(condition)
             else:
-                conditions.append(condition)
-        self._conditions = tuple(conditions)
+                self._conditions = (*self._conditions, condition)
 
     def _condition(self, filter: Filter) -> Condition | None:
+        """The same as a comparison that the store makes; None if it cannot."""
         operator = _OPERATORS.get(type(filter))
         if operator is None:
             return None
         attribute, value = filter.attribute, filter.value  # type: ignore[attr-defined]
         fields = {field.name: field for field in ENTITIES[self._options.entity].fields}
         field = fields.get(attribute[0]) if len(attribute) == 1 else None
-        if field is None or field.filter is None or field.name == "topic":
+        if field is None or field.filter is None:
+            return None
+        if field.filter == "topic" and operator not in ("=", "in"):
             return None
         stored = [_stored(v) for v in value] if operator == "in" else _stored(value)
         if stored is None or (operator == "in" and None in stored):
             return None
-        return Condition(field.filter, operator, stored)  # type: ignore[arg-type]
+        return Condition(field.filter, operator, stored)
+
+    def _narrow(self, condition: Condition) -> None:
+        """Among the topics that are meant, only these."""
+        names = [condition.value] if condition.operator == "=" else condition.value
+        patterns = [Pattern(text) for text in self._options.topics or ("*",)]
+        topics = tuple(name for name in names if any(p.matches(name) for p in patterns))
+        self._options = msgspec.structs.replace(self._options, topics=topics)
+
+    def _plan(self, scanner: Scanner) -> Range:
+        """Without what no offset that is asked for lies in."""
+        whole = super()._plan(scanner)
+        after, through = whole.after, whole.through
+        for condition in self._conditions:
+            if condition.column == "id" and condition.operator in (">", ">=", "="):
+                after = max(after, condition.value - (condition.operator != ">"))
+            if condition.column == "id" and condition.operator in ("<", "<=", "="):
+                through = min(through, condition.value - (condition.operator == "<"))
+        return dataclasses.replace(whole, after=after, through=through)
 
 
-_OPERATORS: dict[type, str] = {
+_OPERATORS: dict[type, Operator] = {
     EqualTo: "=",
     GreaterThan: ">",
     GreaterThanOrEqual: ">=",
@@ -113,7 +137,5 @@ _OPERATORS: dict[type, str] = {
 def _stored(value: Any) -> Any:
     """As the store keeps it; None if it has no such values."""
     if isinstance(value, datetime):
-        from penstock.model import as_micros
-
         return as_micros(value) if value.tzinfo else None
     return value if isinstance(value, (str, int)) and not isinstance(value, bool) else None

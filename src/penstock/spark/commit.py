@@ -149,11 +149,12 @@ class Committer:
     def _write_whole(self, store: Store, entry: SinkBatch, parts: Sequence[Part]) -> bool:
         """All in one transaction."""
         [rows] = staging.chunks(self._folder, parts, rows=self._options.rows_max)
+        append = self._prepare(rows, entry.sink)
         with store_writer(store) as writer, writer.transaction() as transaction:
             known = transaction.sinks.enter(entry, now=self._clock.now())
             is_new = known.chunks_done == 0 and not known.plan
             if is_new:
-                self._append(transaction, rows, entry.sink)
+                append(transaction)
                 self._on_step("appended")
                 transaction.sinks.advance(entry.sink, entry.number, chunk=0, now=self._clock.now())
         self._check_same(known, entry)
@@ -189,27 +190,30 @@ class Committer:
         rows_max: int,
         skip: int,
     ) -> None:
+        sink = None if known is None else known.sink
         with store_writer(store) as writer:
             for number, rows in enumerate(
                 staging.chunks(folder, parts, rows=rows_max, skip=skip), skip
             ):
+                append = self._prepare(rows, sink)
                 with writer.transaction() as transaction:
-                    self._append(transaction, rows, None if known is None else known.sink)
+                    append(transaction)
                     if known is not None:
                         transaction.sinks.advance(
                             known.sink, known.number, chunk=number, now=self._clock.now()
                         )
                 self._on_step(f"chunk {number}")
-                # Between two chunks: what the others have written must get out of the way, too.
+                # Between two chunks: what was written must not pile up until the end.
                 store.maintain()
 
-    def _append(self, transaction: Transaction, rows: pa.RecordBatch, sink: str | None) -> None:
-        now = self._clock.now()
+    def _prepare(self, rows: pa.RecordBatch, sink: str | None) -> Callable[[Transaction], object]:
+        """What writes these rows. All that takes time is done before it is others' turn to wait."""
         if self._options.entity == "messages":
+            messages = to_messages(rows)
             producer = self._settings.name or f"spark:{sink or 'batch'}"
-            transaction.topics.append(to_messages(rows), producer=producer, now=now)
-        else:
-            transaction.jobs.enqueue(to_jobs(rows, self._options), now=now)
+            return lambda tx: tx.topics.append(messages, producer=producer, now=self._clock.now())
+        jobs = to_jobs(rows, self._options)
+        return lambda tx: tx.jobs.enqueue(jobs, now=self._clock.now())
 
     def _check_same(self, known: SinkBatch, entry: SinkBatch) -> None:
         if (known.rows, known.digest) == (entry.rows, entry.digest):

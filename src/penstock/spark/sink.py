@@ -21,8 +21,9 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidOption
 from penstock.spark import staging
 from penstock.spark.commit import Batch, Committer, Step, no_step
+from penstock.spark.encoder import DIGEST_MAX, Encoder
 from penstock.spark.options import SinkOptions, parse_sink
-from penstock.spark.rows import Encoder, check_schema, staged_schema
+from penstock.spark.rows import check_schema, staged_schema
 from penstock.spark.staging import Part, Stage
 
 QUERY_ID = "sql.streaming.queryId"
@@ -78,7 +79,7 @@ class Report(WriterCommitMessage):
 def stage(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Report:
     """In a task: check, encode and stage its rows."""
     context = TaskContext.get()
-    encoder = Encoder(options, options.settings)
+    encoder = Encoder(options)
     folder = staging.folder_of(options.settings.url, options.staging)
     schema = staged_schema(options)
     with Stage(folder, schema, inline_bytes_max=options.inline_bytes_max) as staged:
@@ -112,7 +113,7 @@ class BatchWriter(DataSourceArrowWriter):
             self._options.version or 0,
             "",
             tuple(report.part for report in reports),
-            sum(report.digest for report in reports) % 2**63,
+            sum(report.digest for report in reports) % DIGEST_MAX,
         )
         Committer(self._options, on_step=self._on_step).commit(batch)
 
@@ -143,7 +144,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             batchId,
             query,
             tuple(report.part for report in reports),
-            sum(report.digest for report in reports) % 2**63,
+            sum(report.digest for report in reports) % DIGEST_MAX,
         )
         Committer(self._options, on_step=self._on_step).commit(batch)
 

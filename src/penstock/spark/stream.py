@@ -141,8 +141,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             scanner.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks open their own."""
-        return {**self.__dict__, "_scanner": None}
+        """Tasks open the store themselves, and ask for no time."""
+        return {**self.__dict__, "_scanner": None, "_clock": None}
 
     # Inside
 

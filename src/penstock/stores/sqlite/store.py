@@ -29,6 +29,7 @@ from penstock.stores.sqlite.connection import (
     translated,
 )
 from penstock.stores.sqlite.consumers import SqliteConsumerReader
+from penstock.stores.sqlite.feeds import SqliteFeedReader
 from penstock.stores.sqlite.forks import gate
 from penstock.stores.sqlite.job_reader import SqliteJobReader
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
@@ -91,6 +92,7 @@ class SqliteStore:
         self.schedules = SqliteScheduleReader(self._pool)
         self.ledger = SqliteLedgerReader(self._pool, self._leasing)
         self.sinks = SqliteSinkReader(self._pool)
+        self.feeds = SqliteFeedReader(self._pool)
         self.pipelines = SqlitePipelineReader(self._pool, self._leasing)
 
     def beside(self, suffix: str) -> Path:

@@ -19,6 +19,7 @@ from penstock.stores.sqlite.connection import (
     translate,
 )
 from penstock.stores.sqlite.consumers import SqliteConsumerWriter
+from penstock.stores.sqlite.feeds import SqliteFeedWriter
 from penstock.stores.sqlite.forks import add_holder, gate
 from penstock.stores.sqlite.job_writer import SqliteJobWriter
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
@@ -78,6 +79,7 @@ class SqliteTransaction:
         self.schedules = SqliteScheduleWriter(connection)
         self.ledger = SqliteLedgerWriter(connection, leasing, ledger_keep)
         self.sinks = SqliteSinkWriter(connection)
+        self.feeds = SqliteFeedWriter(connection, self.leases)
         self.pipelines = SqlitePipelineWriter(connection)
         connection.authorizer = self._authorize
 
