@@ -26,7 +26,8 @@ class MailKind(enum.StrEnum):
     QUOTA = "quota"
     """The box was full: what came after this was refused. Acknowledged, it takes messages again."""
     GAP = "gap"
-    """Messages were here that cannot be read any more; `missing` says how many."""
+    """Messages were here that cannot be read any more; or, with a `topic`, were removed from it
+    before they came here."""
 
 
 class Mail(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +44,14 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True):
     encoding: int = codec.BYTES
     type: str | None = None
     topic: str | None = None
-    """The topic it was published to, if it came from one."""
+    """The topic it was published to, if it came from one; of a gap, the topic or glob."""
     position: Position | None = None
-    """Its place in that topic's log."""
+    """Its place in that topic's log; of a gap, after which messages follow."""
+    key: str | None = None
+    headers: dict[str, str] = {}
+    """Key and headers, if it came from a topic."""
     missing: int = 0
+    """Of a gap: how many messages are missing; 0 if that is not known."""
 
     @property
     def payload(self) -> Any:
@@ -69,6 +74,8 @@ class NewMail(msgspec.Struct, frozen=True):
     body: bytes
     encoding: int
     attributes: bytes = b""
+    leaves_marker: bool = True
+    """Whether a full box notes that it was refused. Not where it is brought again later."""
 
 
 class Attributes(msgspec.Struct, frozen=True, omit_defaults=True, array_like=False):
@@ -78,6 +85,10 @@ class Attributes(msgspec.Struct, frozen=True, omit_defaults=True, array_like=Fal
     topic: str | None = None
     epoch: str | None = None
     offset: int | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    is_gap: bool = False
+    """It stands for messages of the topic that are gone."""
 
     @property
     def position(self) -> Position | None:
@@ -110,6 +121,24 @@ class MailboxStats(msgspec.Struct, frozen=True):
 
 _prefix = secrets.token_hex(8)
 _numbers = itertools.count(secrets.randbits(32))
+
+
+class MailboxSubscription(msgspec.Struct, frozen=True):
+    """A mailbox that is fed from a topic or a glob."""
+
+    mailbox: str
+    topic: str
+    """A topic or a glob."""
+    position: Position
+    """What was published up to here is in the mailbox."""
+    created_at: Micros
+    updated_at: Micros
+    id: int = 0
+    """Rises with each subscription; one that is made again has another."""
+    floor: int = 0
+    """Messages removed up to this id are no loss to it."""
+    told: dict[str, int] = {}
+    """Nor are those of these topics, up to the id here: the recipient was told."""
 
 
 def new_mail_id() -> str:

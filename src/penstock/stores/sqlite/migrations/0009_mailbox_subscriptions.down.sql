@@ -1,0 +1,2 @@
+DROP TABLE penstock_mailbox_feeds;
+DROP TABLE penstock_mailbox_subscriptions;
