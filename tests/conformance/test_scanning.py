@@ -91,6 +91,7 @@ def test_every_column_comes_as_it_was_published(scribe: Scribe, clock: FakeClock
         "message_id": "m",
         "producer": "test",
         "body": b"{}",
+        "size": 2,
     }
 
 

@@ -222,6 +222,21 @@ def test_expired_messages_are_left_out(open_hub: Callable[..., penstock.Hub], pa
     assert offsets(path) == [2]
 
 
+def test_what_was_published_can_be_counted_also_after_it_expired(
+    open_hub: Callable[..., penstock.Hub], path: Path
+) -> None:
+    """S4: throughput is of what was published, and payloads need not be read for their size."""
+    hub = open_hub(clock=FakeClock())
+    hub.topics.publish("a", b"12345", ttl=3600)
+    hub.topics.publish("a", b"x" * 20_000)
+
+    rows = read_batch(path, columns("offset", "size"), includeExpired="true")
+
+    assert rows[0] == {"offset": 1, "size": 5}
+    assert rows[1]["size"] < 20_000, "as it is stored: compressed"
+    assert [row["offset"] for row in read_batch(path, columns("offset"))] == [2]
+
+
 def test_an_empty_database_an_empty_range_and_one_row(hub: penstock.Hub, path: Path) -> None:
     hub.topics.position()
     for entity in ("messages", "job_events", "ledger_events", "jobs", "dead_letters", "topics"):

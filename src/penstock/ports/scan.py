@@ -26,7 +26,7 @@ TABLES: tuple[Table, ...] = ("jobs", "dead_letters", "topics")
 
 MESSAGE_COLUMNS = (
     *("id", "topic", "created_at", "expires_at", "type", "key", "encoding", "headers"),
-    *("message_id", "producer", "body"),
+    *("message_id", "producer", "body", "size"),
 )
 JOB_EVENT_COLUMNS = ("id", "job_id", "kind", "at", "attempt", "data", "queue", "type")
 LEDGER_EVENT_COLUMNS = ("id", "scope", "key", "kind", "at", "attempt")
@@ -49,7 +49,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "topics": TOPIC_COLUMNS,
 }
 """The columns of each, with their values as the store keeps them: times in microseconds, payloads
-as encoded, headers, failures and retention as JSON."""
+as encoded, headers, failures and retention as JSON. A message's `size` is that of its body, which
+need not be read for it."""
 
 
 class LogEnd(msgspec.Struct, frozen=True):

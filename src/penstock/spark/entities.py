@@ -251,10 +251,12 @@ MESSAGES = Entity(
         _field("producer", _TEXT, make=_names("producer")),
         _field("expires_at", _TIME),
         Field("headers", HEADERS, ("headers",), _headers("headers")),
+        # In bytes, as it is stored; without reading the value.
+        _field("size", _LONG),
     ),
     is_log=True,
     has_payload=True,
-    optional=frozenset({"headers"}),
+    optional=frozenset({"headers", "size"}),
 )
 
 JOB_EVENTS = Entity(

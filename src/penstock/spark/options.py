@@ -64,6 +64,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
     fail_on_loss: bool = True
     group: str | None = None
     include_headers: bool = False
+    include_expired: bool = False
     pushdown: bool = False
     as_json: bool = False
     given: frozenset[str] = frozenset()
@@ -96,7 +97,7 @@ def parse_source(options: Mapping[str, str], entities: Mapping[str, Any]) -> Sou
     topics = _topics(given)
     if entity != "messages":
         given.refuse(
-            ("subscribe", "subscribePattern", "group", "includeHeaders"),
+            ("subscribe", "subscribePattern", "group", "includeHeaders", "includeExpired"),
             f"is for messages, not for {entity}",
         )
     if not is_log:
@@ -133,6 +134,7 @@ def parse_source(options: Mapping[str, str], entities: Mapping[str, Any]) -> Sou
         fail_on_loss=given.flag("failOnDataLoss", True),
         group=given.name("group"),
         include_headers=given.flag("includeHeaders", False),
+        include_expired=given.flag("includeExpired", False),
         pushdown=given.flag("pushdown", False),
         as_json=given.choice("valueFormat", VALUE_FORMATS, "raw") == "json",
         given=given.names,
@@ -205,7 +207,8 @@ SOURCE = (
     *("url", "entity", "subscribe", "subscribePattern"),
     *PLACES,
     *STREAM_ONLY,
-    *("minPartitions", "failOnDataLoss", "group", "includeHeaders", "pushdown", "valueFormat"),
+    *("minPartitions", "failOnDataLoss", "group", "includeHeaders", "includeExpired"),
+    *("pushdown", "valueFormat"),
 )
 SINK = (
     *("url", "entity", "topic", "queue", "type", "valueFormat", "txnAppId", "txnVersion"),

@@ -99,7 +99,8 @@ class RangeReader:
         fields = entity.choose(self._schema)
         stored = tuple(dict.fromkeys(name for field in fields for name in field.stored))
         arrow = to_arrow_schema(self._schema, timezone="UTC")
-        query = Query(entity.source, stored, options.topics, self._conditions, part.alive_at)
+        alive_at = None if options.include_expired else part.alive_at
+        query = Query(entity.source, stored, options.topics, self._conditions, alive_at)
         scanner = open_scan(options.settings)
         try:
             after = part.after

@@ -61,7 +61,9 @@ JOB_KINDS: dict[str, tuple[type[DataType], ...]] = {
     "unique_seconds": NUMBER,
 }
 # Columns of the source that say nothing on the way back: a DataFrame that was read can be written.
-IGNORED = frozenset({"partition", "offset", "timestamp", "timestampType", "producer", "expires_at"})
+IGNORED = frozenset(
+    {"partition", "offset", "timestamp", "timestampType", "producer", "expires_at", "size"}
+)
 
 MESSAGE = pa.schema(
     [

@@ -56,7 +56,8 @@ _ATTEMPTS = """max(j.attempts, coalesce(f.attempt, 0),
 CASE WHEN c.started_at IS NULL THEN 0 ELSE c.attempt END)"""
 
 _EXPRESSIONS: Mapping[str, Mapping[str, str]] = {
-    "messages": {"topic": "m.topic_id"},
+    # A body's length stands before it: its overflow pages are not read.
+    "messages": {"topic": "m.topic_id", "size": "length(m.body)"},
     "job_events": {"queue": "j.queue", "type": "j.type"},
     "ledger_events": {},
     "jobs": {
