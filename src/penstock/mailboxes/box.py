@@ -314,6 +314,10 @@ class Box:
                 if (entries and entries[-1].type == Type.QUOTA) or not self.can_write:
                     answers.append(QuotaExceeded(mailbox=self.id))
                     continue
+                is_full = len(self.pending) + len(entries) >= limits.messages_max
+                if is_full and not mail.leaves_marker:
+                    answers.append(QuotaExceeded(mailbox=self.id))
+                    continue
                 if offset == 0 or (
                     count >= limits.file_messages_max and self.read_file == self.write_file
                 ):
@@ -321,7 +325,6 @@ class Box:
                     taken, entries = [], []
                     taken.append(self.begin_file(shelf, now, writes))
                     offset, count = HEADER_SIZE, 0
-                is_full = len(self.pending) + len(entries) >= limits.messages_max
                 type = Type.QUOTA if is_full else Type.MESSAGE
                 name = mail.id.encode()
                 if is_full:

@@ -34,7 +34,7 @@ from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import STATE, WRITTEN, LogEntry, Segment, read_segment
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.files import Files
-from penstock.mailboxes.record import OVERHEAD
+from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
 from penstock.mailboxes.replay import replay
 from penstock.mailboxes.state_log import read_whole, sync_path
@@ -48,7 +48,6 @@ LOG_GROWTH_MAX = 4
 """A commit log may grow to so many times its size before writers wait for it to be freed."""
 LOCK_ALL_FROM = 4
 """From so many boxes on, one lock on all is taken for the moment it takes to write to them."""
-ATTRIBUTES_BYTES_MAX = 4096
 LOCK_PAUSE_SECONDS = 0.0002
 
 
@@ -57,6 +56,8 @@ class Layout(msgspec.Struct, frozen=True):
 
     version: int
     depth: int
+    is_moving: bool = False
+    """Boxes are on their way to this depth."""
 
 
 class Group:
@@ -181,6 +182,24 @@ class Folder:
                 raise translated(error) from error
             finally:
                 self.disk.unlock(self._locks, number)
+
+    @contextmanager
+    def holding(self, digest: bytes) -> Iterator[None]:
+        """Nobody else changes the files of this box, whatever its name is."""
+        with self.mutex:
+            self.check()
+            number = number_of(digest)
+            self._lock(number)
+            try:
+                yield
+            except OSError as error:
+                raise translated(error) from error
+            finally:
+                self.disk.unlock(self._locks, number)
+
+    def look_again(self) -> None:
+        """Files of boxes were changed by other means than their boxes: nothing known holds."""
+        self._changes.count += 1
 
     def check(self) -> None:
         if self._failure is not None:
@@ -458,6 +477,11 @@ class Folder:
             raise StoreError(f"{path} is damaged: {error}.") from error
         if layout.version != VERSION:
             raise StoreError(f"{path} is of version {layout.version}; this is {VERSION}.")
+        if layout.is_moving:
+            raise StoreError(
+                f"The mailboxes in {self.root} are being moved.",
+                hint="Wait for 'penstock mailboxes migrate'; if it was interrupted, run it again.",
+            )
         if depth is not None and depth != layout.depth:
             raise InvalidSettings(
                 f"The mailboxes in {self.root} have the depth {layout.depth}, not {depth}.",

@@ -7,7 +7,6 @@ first message is the one to acknowledge; peeking at it changes nothing.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,28 +17,29 @@ import msgspec
 from penstock import codec
 from penstock.clock import SECOND, Clock
 from penstock.committer import inside_transaction
-from penstock.errors import InsideTransaction, InvalidInput, PenstockError
+from penstock.errors import InsideTransaction, InvalidInput, PayloadTooLarge, PenstockError
 from penstock.mail import (
     Attributes,
     Mail,
     MailboxStats,
-    MailKind,
     NewMail,
     Posted,
     check_mail_id,
     check_mailbox,
     new_mail_id,
 )
-from penstock.mailboxes.box import Box, Entry, Shelf, mail_id
+from penstock.mailboxes import transfer
+from penstock.mailboxes.contents import delete, expire, look, mails_of, stats_of
+from penstock.mailboxes.expiry import expire_all
 from penstock.mailboxes.folder import Folder, number_of
+from penstock.mailboxes.listing import names_in
 from penstock.mailboxes.mailroom import MailRoom
-from penstock.mailboxes.record import Header, Type
-from penstock.mailboxes.state_log import read_whole
-from penstock.model import Format, Position, check_count
+from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX
+from penstock.model import Format, Position, check_count, check_name
 from penstock.settings import Settings
 
 LIST_LIMIT = 1_000
-_attributes = msgspec.msgpack.Decoder(Attributes).decode
+Progress = Callable[[int, int], None]
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -87,6 +87,37 @@ class Mailboxes:
         check_count(limit, "limit")
         names = sorted(name for name in names_in(self._open().mail.folder) if name > after)
         return names[:limit]
+
+    def expire(
+        self, older_than_seconds: float | None = None, progress: Progress | None = None
+    ) -> int:
+        """Remove messages that waited longer than this, from every mailbox. Returns how many."""
+        folder = self._open().mail.folder
+        seconds = seconds_or_ttl(self._open().settings, older_than_seconds)
+        return expire_all(folder, folder.now() - round(seconds * SECOND), progress)
+
+    def export_lines(
+        self, ids: Iterable[str] | None = None, progress: Progress | None = None
+    ) -> Iterator[bytes]:
+        """All that waits in these mailboxes, or in all, as lines of JSON."""
+        names = None if ids is None else [check_mailbox(id) for id in ids]
+        return transfer.export(self._open().mail.folder, names, progress or _silent)
+
+    def import_lines(
+        self,
+        lines: Iterable[bytes],
+        progress: Progress | None = None,
+        *,
+        on_bad: Callable[[int, str], None] | None = None,
+    ) -> transfer.Imported:
+        """Put in what was exported. Messages keep their ids, numbers and times.
+
+        A line that is no message is an error; with `on_bad`, which gets its number and the reason,
+        it is left out. Put in again, nothing is there twice.
+        """
+        return transfer.import_lines(
+            self._open().mail.folder, transfer.read_lines(lines, on_bad), progress or _silent
+        )
 
 
 class Mailbox:
@@ -217,13 +248,7 @@ class Mailbox:
         A marker that the box was full is not removed, and nothing behind it.
         """
         runtime = self._ready()
-        seconds = (
-            runtime.settings.mailbox_ttl_seconds
-            if older_than_seconds is None
-            else (older_than_seconds)
-        )
-        if seconds < 0:
-            raise InvalidInput(f"older_than_seconds is a number of seconds, not {seconds}.")
+        seconds = seconds_or_ttl(runtime.settings, older_than_seconds)
         folder = runtime.mail.folder
         with folder.locked(self.id) as box:
             look(box, folder)
@@ -276,6 +301,9 @@ def make_mail(settings: Settings, item: Any) -> NewMail:
     )
     if parcel.type is None and parcel.topic is None:
         return NewMail(id, body, encoding)
+    for name, what in ((parcel.type, "message type"), (parcel.topic, "topic")):
+        if name is not None:
+            check_name(name, what)
     position = parcel.position
     attributes = Attributes(
         parcel.type,
@@ -283,122 +311,31 @@ def make_mail(settings: Settings, item: Any) -> NewMail:
         None if position is None else position.epoch,
         None if position is None else position.offset,
     )
-    return NewMail(id, body, encoding, _encode(attributes))
+    return NewMail(id, body, encoding, encode_attributes(attributes))
 
 
-def look(box: Box, shelf: Shelf) -> None:
-    box.look(shelf)
-    box.look_at_state(shelf)
-
-
-def mails_of(box: Box, shelf: Shelf, limit: int) -> list[Mail]:
-    look(box, shelf)
-    return [mail_of(box, shelf, entry) for entry in box.visible[:limit]]
-
-
-def mail_of(box: Box, shelf: Shelf, entry: Entry) -> Mail:
-    if entry.type == Type.GAP:
-        return Mail(
-            id=mail_id(entry),
-            seq=entry.seq,
-            at=entry.at,
-            kind=MailKind.GAP,
-            missing=entry.last_seq - entry.seq + 1,
+def encode_attributes(attributes: Attributes) -> bytes:
+    """Raises `PayloadTooLarge` if a record has no room for them."""
+    encoded = _encode(attributes)
+    if len(encoded) > ATTRIBUTES_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"What goes beside the payload has {len(encoded):,} bytes; the limit is "
+            f"{ATTRIBUTES_BYTES_MAX:,}.",
+            hint="Put data into the payload.",
         )
-    if entry.type == Type.QUOTA:
-        return Mail(id=entry.id, seq=entry.seq, at=entry.at, kind=MailKind.QUOTA)
-    record = box.read(shelf, entry)
-    if not record.attributes:
-        return Mail(
-            id=record.id,
-            seq=record.seq,
-            at=record.at,
-            body=record.body,
-            encoding=record.encoding,
-        )
-    attributes = _attributes(record.attributes)
-    return Mail(
-        id=record.id,
-        seq=record.seq,
-        at=record.at,
-        body=record.body,
-        encoding=record.encoding,
-        type=attributes.type,
-        topic=attributes.topic,
-        position=attributes.position,
-    )
+    return encoded
 
 
-def expire(box: Box, shelf: Shelf, before: int) -> int:
-    """Acknowledge what is older, up to the first marker."""
-    count = 0
-    for entry in box.visible:
-        if entry.type == Type.QUOTA or entry.at >= before:
-            break
-        count += 1
-    if count:
-        box.drop(shelf, count)
-    return count
+def seconds_or_ttl(settings: Settings, seconds: float | None) -> float:
+    if seconds is None:
+        return settings.mailbox_ttl_seconds
+    if seconds < 0:
+        raise InvalidInput(f"older_than_seconds is a number of seconds, not {seconds}.")
+    return seconds
 
 
-def delete(box: Box, folder: Folder) -> bool:
-    """Its numbers go on where they were, should it come to be again."""
-    if not box.write_byte and not box.pending:
-        return False
-    files = range(box.read_file, box.write_file + 1)
-    box.pending.clear()
-    box.acked.clear()
-    box.read_seq = box.next_seq
-    box.read_file, box.read_msg, box.read_byte = box.write_file + 1, 0, 0
-    box.write_byte = box.write_msg = box.durable = 0
-    box.save(folder, is_deleted=True)
-    for file in files:
-        folder.discard(box, file)
-    return True
-
-
-def stats_of(box: Box, folder: Folder) -> MailboxStats:
-    oldest = box.visible[0].at if box.visible else None
-    age = None if oldest is None else max(0.0, (folder.now() - oldest) / SECOND)
-    size = 0
-    for file in range(box.read_file, box.write_file + 1):
-        try:
-            size += folder.disk.stat_path(box.path(file)).st_size
-        except FileNotFoundError:
-            continue
-    return MailboxStats(box.id, len(box.visible), box.can_write, age, size, box.next_seq)
-
-
-def names_in(folder: Folder) -> Iterator[str]:
-    """The names of all boxes that have a message file."""
-    for path in box_folders(f"{folder.root}/boxes", folder.depth):
-        name = name_of(folder, path)
-        if name is not None:
-            yield name
-
-
-def name_of(folder: Folder, path: str) -> str | None:
-    try:
-        files = sorted(name for name in os.listdir(path) if name.startswith("messages."))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    for file in reversed(files):
-        header = Header.decode(read_whole(folder.disk, f"{path}/{file}") or b"")
-        if header is not None:
-            return header.id
-    return None
-
-
-def box_folders(path: str, depth: int) -> Iterator[str]:
-    try:
-        found = sorted(entry.path for entry in os.scandir(path) if entry.is_dir())
-    except FileNotFoundError:
-        return
-    for name in found:
-        if depth == 0:
-            yield name
-        else:
-            yield from box_folders(name, depth - 1)
+def _silent(done: int, total: int) -> None:
+    return
 
 
 def number_of_id(id: str) -> int:

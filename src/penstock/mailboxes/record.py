@@ -23,6 +23,8 @@ CRC32C = 1
 COPY_SIZE = 256
 HEADER_SIZE = 2 * COPY_SIZE
 DIGEST_SIZE = 32
+ATTRIBUTES_BYTES_MAX = 0xFFFF
+"""What the record's head can say."""
 
 _FILE = struct.Struct("<4sBBHQIQQ")  # magic, version, checksum, id's length, file, salt, seq, at
 _CRC = struct.Struct("<I")
