@@ -49,6 +49,16 @@ class AsyncMailboxes:
         """Names of mailboxes that were put into, in the order of their names."""
         return await _in_thread(self._open, partial(self._mailboxes.list, after=after, limit=limit))
 
+    async def expire(
+        self,
+        older_than_seconds: float | None = None,
+        progress: mailboxes.Progress | None = None,
+    ) -> int:
+        """Remove messages that waited longer than this, from every mailbox. Returns how many."""
+        return await _in_thread(
+            self._open, partial(self._mailboxes.expire, older_than_seconds, progress)
+        )
+
 
 class AsyncMailbox:
     """One recipient's queue. As `Mailbox`."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from penstock.clock import Clock
 from penstock.errors import HubClosed, StoreError
 from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.expiry import Expirer
 from penstock.mailboxes.folder import Folder, translated
 from penstock.mailboxes.postman import Janitor, Postman
 from penstock.settings import Settings
@@ -35,6 +36,7 @@ class MailRoom:
         self._folder: Folder | None = None
         self._postman: Postman | None = None
         self._janitor: Janitor | None = None
+        self._expirer: Expirer | None = None
         self._is_closed = False
 
     @property
@@ -44,6 +46,11 @@ class MailRoom:
     @property
     def root(self) -> str:
         return os.path.abspath(self._find_root())
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether anybody has ever used a mailbox here."""
+        return self.is_open or os.path.exists(f"{self.root}/store.json")
 
     @property
     def folder(self) -> Folder:
@@ -75,8 +82,10 @@ class MailRoom:
                 raise translated(error) from error
             self._postman = Postman(folder, self._settings, self._telemetry)
             self._janitor = Janitor(folder, self._settings, self._telemetry)
+            self._expirer = Expirer(folder, self._settings, self._telemetry)
             self._folder = folder
             self._janitor.start()
+            self._expirer.start()
 
     def close(self) -> None:
         with self._lock:
@@ -85,6 +94,8 @@ class MailRoom:
                 return
             assert self._postman is not None
             assert self._janitor is not None
+            assert self._expirer is not None
+            self._expirer.stop(STOP_SECONDS)
             self._postman.stop()
             self._janitor.stop(STOP_SECONDS)
             self._folder.close()
