@@ -91,6 +91,18 @@ def test_a_globs_batch_is_counted_by_topic() -> None:
     assert {topic: c.messages for topic, c in taken.items()} == {"a": 1, "b": 2}
 
 
+def test_the_largest_batch_is_known_over_seconds_and_topics() -> None:
+    """S4: sizes of batches, for roll-ups."""
+    stats = Stats()
+    stats.sent([item("a"), item("b"), item("b"), item("b")], 5, None)
+    stats.sent([item("a"), item("a")], 5, None)
+    taken, _ = stats.take()
+    assert {topic: c.batch_max for topic, c in taken.items()} == {"a": 2, "b": 3}
+    stats.sent([item("b")], 1, None)
+    assert stats.take()[0]["b"].batch_max == 1
+    assert stats.overall()["b"].batch_max == 3
+
+
 def test_penstocks_own_topics_are_not_counted() -> None:
     """Statistics of statistics would never end."""
     stats = Stats()

@@ -83,6 +83,8 @@ class DeliverySecond(msgspec.Struct, frozen=True):
     latency_buckets: dict[int, int]
     """From publishing to sending, by bucket: bucket i ends at 0.01 ms * 1.1**i."""
     latency_total_ms: float
+    batch_max: int = 0
+    """Messages in the largest batch."""
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -124,13 +126,17 @@ class DeliveryMetrics(msgspec.Struct, frozen=True):
 class Counters:
     """One topic's, since the start or since they were last taken."""
 
-    __slots__ = ("batches", "bytes", "catch_ups", "deliveries", "dropped", "latency", "messages")
+    __slots__ = (
+        *("batch_max", "batches", "bytes", "catch_ups", "deliveries", "dropped", "latency"),
+        "messages",
+    )
 
     def __init__(self) -> None:
         self.messages = 0
         self.deliveries = 0
         self.bytes = 0
         self.batches = 0
+        self.batch_max = 0
         self.dropped = 0
         self.catch_ups = 0
         self.latency = Histogram()
@@ -140,6 +146,7 @@ class Counters:
         self.deliveries += other.deliveries
         self.bytes += other.bytes
         self.batches += other.batches
+        self.batch_max = max(self.batch_max, other.batch_max)
         self.dropped += other.dropped
         self.catch_ups += other.catch_ups
         self.latency.merge(other.latency.buckets, other.latency.total_ms)
@@ -173,16 +180,18 @@ class Stats:
         The age of what was sent from the log says nothing about latency.
         """
         counters: Counters | None = None
-        topic = ""
+        topic, size = "", 0
         for item in items:
             message = item.message
             if counters is None or message.topic != topic:
-                topic = message.topic
+                topic, size = message.topic, 0
                 if topic.startswith(RESERVED_PREFIX):
                     counters = None
                     continue
                 counters = self.of(topic)
                 counters.batches += 1
+            size += 1
+            counters.batch_max = max(counters.batch_max, size)
             counters.messages += 1
             counters.deliveries += subscribers
             counters.bytes += len(message.body) * subscribers

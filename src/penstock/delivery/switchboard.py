@@ -330,6 +330,7 @@ class Switchboard:
             0 if channel is None else channel.subscriber_count,
             counters.latency.buckets,
             round(counters.latency.total_ms, 3),
+            counters.batch_max,
         )
 
     # Figures
