@@ -9,10 +9,30 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from penstock.errors import PenstockError, WriteTimeout
-from penstock.mail import Mail, MailboxStats, NewMail, Posted, check_mailbox
+from penstock.mail import (
+    Mail,
+    MailboxStats,
+    MailboxSubscription,
+    NewMail,
+    Posted,
+    check_mailbox,
+)
 from penstock.mailboxes import mailboxes
-from penstock.mailboxes.mailboxes import LIST_LIMIT, checked, make_mail, number_of_id, put_now
-from penstock.model import Format
+from penstock.mailboxes.mailboxes import (
+    LIST_LIMIT,
+    Subscriptions_,
+    checked,
+    make_mail,
+    number_of_id,
+    put_now,
+)
+from penstock.mailboxes.subscriptions import (
+    find,
+    refuse_inside_transaction,
+    subscribing,
+    unsubscribing,
+)
+from penstock.model import Format, Start
 
 T = TypeVar("T")
 
@@ -48,6 +68,25 @@ class AsyncMailboxes:
     async def list(self, *, after: str = "", limit: int = LIST_LIMIT) -> Sequence[str]:
         """Names of mailboxes that were put into, in the order of their names."""
         return await _in_thread(self._open, partial(self._mailboxes.list, after=after, limit=limit))
+
+    async def subscribe(self, id: str, topic: str, start: Start = "latest") -> MailboxSubscription:
+        """Put into a mailbox what is published under a topic or a glob, from now on."""
+        runtime = self._open()
+        refuse_inside_transaction()
+        write = await _in_thread(self._open, partial(subscribing, runtime, id, topic, start))
+        found = await runtime.committer.run_async(write)
+        runtime.store.ring()
+        return found
+
+    async def unsubscribe(self, id: str, topic: str | None = None) -> int:
+        """End a subscription, or all of the mailbox. Returns how many that were."""
+        return await self._open().committer.run_async(unsubscribing(id, topic))
+
+    async def subscriptions(
+        self, id: str | None = None, *, after: int = 0, limit: int = LIST_LIMIT
+    ) -> Subscriptions_:
+        """Of one mailbox, or of all; `after` the id of one, to read on."""
+        return await _in_thread(self._open, partial(find, self._open(), id, after, limit))
 
     async def expire(
         self,

@@ -16,12 +16,13 @@ import msgspec
 
 from penstock import codec
 from penstock.clock import SECOND, Clock
-from penstock.committer import inside_transaction
+from penstock.committer import Committer, inside_transaction
 from penstock.errors import InsideTransaction, InvalidInput, PayloadTooLarge, PenstockError
 from penstock.mail import (
     Attributes,
     Mail,
     MailboxStats,
+    MailboxSubscription,
     NewMail,
     Posted,
     check_mail_id,
@@ -35,10 +36,13 @@ from penstock.mailboxes.folder import Folder, number_of
 from penstock.mailboxes.listing import names_in
 from penstock.mailboxes.mailroom import MailRoom
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX
-from penstock.model import Format, Position, check_count, check_name
+from penstock.mailboxes.subscriptions import find, subscribing, unsubscribing
+from penstock.model import Format, Position, Start, check_count, check_name
+from penstock.ports import Store
 from penstock.settings import Settings
 
 LIST_LIMIT = 1_000
+Subscriptions_ = list[MailboxSubscription]
 Progress = Callable[[int, int], None]
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -46,6 +50,8 @@ _encode = msgspec.msgpack.Encoder().encode
 class Runtime(Protocol):
     settings: Settings
     clock: Clock
+    store: Store
+    committer: Committer
     mail: MailRoom
 
 
@@ -118,6 +124,33 @@ class Mailboxes:
         return transfer.import_lines(
             self._open().mail.folder, transfer.read_lines(lines, on_bad), progress or _silent
         )
+
+    # Topics
+
+    def subscribe(self, id: str, topic: str, start: Start = "latest") -> MailboxSubscription:
+        """Put into a mailbox what is published under a topic or a glob, from now on.
+
+        With `start="earliest"`, also what is there already. It is there until `unsubscribe`, and
+        fed by `penstock serve`, or any process that called `hub.start_feeding()`. A message's id
+        in the mailbox is its position. Subscribed again, it goes on as it is.
+        """
+        runtime = self._open()
+        found = runtime.committer.run(subscribing(runtime, id, topic, start)).wait()
+        runtime.store.ring()
+        return found
+
+    def unsubscribe(self, id: str, topic: str | None = None) -> int:
+        """End a subscription, or all of the mailbox. Returns how many that were.
+
+        Nothing that is published later comes into the mailbox; what is in it stays.
+        """
+        return self._open().committer.run(unsubscribing(id, topic)).wait()
+
+    def subscriptions(
+        self, id: str | None = None, *, after: int = 0, limit: int = LIST_LIMIT
+    ) -> Subscriptions_:
+        """Of one mailbox, or of all; `after` the id of one, to read on."""
+        return find(self._open(), id, after, limit)
 
 
 class Mailbox:

@@ -27,7 +27,7 @@ def subscribing(runtime: Runtime, mailbox: str, topic: str, start: Start) -> Wri
     pattern = Pattern.parse(topic)
     if start not in ("latest", "earliest"):
         raise InvalidInput(f"start is 'latest' or 'earliest', not {start!r}.")
-    _refuse_inside_transaction()
+    refuse_inside_transaction()
     # What was removed before its first day is no loss to it; what is removed later is.
     floor = runtime.store.topics.trimmed_through(pattern)
     now = runtime.clock.now()
@@ -39,7 +39,7 @@ def unsubscribing(mailbox: str, topic: str | None) -> Callable[[Transaction], in
     check_mailbox(mailbox)
     if topic is not None:
         Pattern.parse(topic)
-    _refuse_inside_transaction()
+    refuse_inside_transaction()
     return lambda tx: tx.feeds.unsubscribe(mailbox, topic)
 
 
@@ -52,6 +52,6 @@ def find(
     return runtime.store.feeds.find(mailbox, after=after, limit=limit)
 
 
-def _refuse_inside_transaction() -> None:
+def refuse_inside_transaction() -> None:
     if inside_transaction.get():
         raise InsideTransaction(hint="Subscribe a mailbox before the transaction, or after it.")
