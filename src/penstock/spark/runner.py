@@ -19,7 +19,7 @@ from penstock.errors import InvalidInput
 from penstock.settings import Settings
 from penstock.spark.driving import Driver
 from penstock.spark.entities import ENTITIES
-from penstock.spark.options import SourceOptions, parse_source
+from penstock.spark.options import UNITS, SourceOptions, parse_source
 from penstock.spark.registry import Pipeline, check_options
 from penstock.stores import check_url
 
@@ -70,6 +70,10 @@ def no_report(report: Report) -> None:
     """Told of each batch. Does nothing."""
 
 
+def no_beat(lag: int | None) -> None:
+    """Told that there was nothing to do. Does nothing."""
+
+
 class Run:
     """One run of a pipeline, as the pipeline sees it."""
 
@@ -89,6 +93,7 @@ class Run:
         lake: str | None = None,
         on_step: Step = no_step,
         on_report: Callable[[Report], None] = no_report,
+        on_beat: Callable[[int | None], None] = no_beat,
         stop: Stop | None = None,
     ) -> None:
         self.pipeline = pipeline
@@ -99,13 +104,10 @@ class Run:
         """Of the pipeline, checked: each is there, given or by default."""
         self.once = once
         """Read what there is and end. Otherwise look every `trigger` until stopped."""
-        self.trigger = (
+        self.trigger = check_trigger(
             trigger or pipeline.trigger or f"{settings.pipeline_trigger_seconds:g} seconds"
         )
-        self.since = check_time("since", since)
-        self.until = check_time("until", until)
-        if self.since is not None and self.until is not None and self.since >= self.until:
-            raise InvalidInput(f"since ({self.since}) is not before until ({self.until}).")
+        self.since, self.until = check_span(since, until)
         self.source: Source = source
         self.checkpoint = checkpoint or checkpoint_of(settings, pipeline.name)
         """The folder of this pipeline's checkpoint."""
@@ -116,8 +118,9 @@ class Run:
         """So far, as reported."""
         self._on_step = on_step
         self._on_report = on_report
-        self.groups: list[SourceOptions] = []
-        """What its streams are told, of those that hold retention back."""
+        self._on_beat = on_beat
+        self.sources: list[SourceOptions] = []
+        """What its streams were told."""
 
     @property
     def url(self) -> str:
@@ -133,6 +136,13 @@ class Run:
         """Whether to end after what is under way."""
         return self.stop.is_asked
 
+    def listen(
+        self, on_report: Callable[[Report], None], on_beat: Callable[[int | None], None]
+    ) -> None:
+        """Tell these from now on."""
+        self._on_report = on_report
+        self._on_beat = on_beat
+
     def step(self, name: str) -> None:
         """A point between two steps, where a crash must do no harm. Tests crash here."""
         self._on_step(name)
@@ -142,12 +152,21 @@ class Run:
         self.rows += rows
         self._on_report(Report(rows, batch, lag, seconds))
 
+    def beat(self, *, lag: int | None = None) -> None:
+        """Say that it is there, and has nothing to do."""
+        self._on_beat(lag)
+
     def stream(self, **options: Any) -> DataFrame:
         """What `spark.readStream.format("penstock")` gives, with the url, from `since` or the
         beginning unless the options say otherwise."""
+        if self.is_backfill:
+            what = "the lake" if self.source == "lake" else "a piece of the past"
+            raise InvalidInput(
+                f"{self.name} follows the log, and cannot be run over {what}.",
+                hint="Leave out until and from: it goes on where it was.",
+            )
         given = self._starting(options)
-        if given.get("group") is not None:
-            self.groups.append(parse_source({"url": self.url, **_texts(given)}, ENTITIES))
+        self.sources.append(parse_source({"url": self.url, **_texts(given)}, ENTITIES))
         reader = self.spark.readStream.format("penstock").option("url", self.url)
         return reader.options(**_texts(given)).load()
 
@@ -191,14 +210,40 @@ def beside(settings: Settings, suffix: str) -> str:
     return f"{Path(path).absolute()}{suffix}"
 
 
-def check_time(name: str, time: datetime | None) -> datetime | None:
-    if time is None:
-        return None
-    if time.tzinfo is None:
+def check_trigger(text: str) -> str:
+    """How often, as Spark takes it: from '10 seconds', '10s', '5m' or a number of seconds."""
+    written = text.strip().lower()
+    for unit in sorted(UNITS, key=len, reverse=True):
+        number = written.removesuffix(unit).strip()
+        if written.endswith(unit) and number.replace(".", "", 1).isdigit():
+            return _interval(float(number) * UNITS[unit])
+    if written.replace(".", "", 1).isdigit():
+        return _interval(float(written))
+    raise InvalidInput(f"The trigger {text!r} is no time.", hint="Such as 10s, 5m or 1h.")
+
+
+def _interval(seconds: float) -> str:
+    return f"{seconds:g} seconds" if seconds.is_integer() else f"{seconds * 1000:g} milliseconds"
+
+
+def check_span(
+    since: datetime | None, until: datetime | None
+) -> tuple[datetime | None, datetime | None]:
+    """Both in UTC, if they have a time zone and are in order."""
+    for name, time in (("since", since), ("until", until)):
+        if time is not None and time.tzinfo is None:
+            raise InvalidInput(
+                f"{name} has no time zone: {time.isoformat()}.",
+                hint="Such as 2026-01-31T12:00:00Z.",
+            )
+    if since is not None and until is not None and since >= until:
         raise InvalidInput(
-            f"{name} has no time zone: {time.isoformat()}.", hint="Such as 2026-01-31T12:00:00Z."
+            f"since ({since.isoformat()}) is not before until ({until.isoformat()})."
         )
-    return time.astimezone(UTC)
+    return (
+        None if since is None else since.astimezone(UTC),
+        None if until is None else until.astimezone(UTC),
+    )
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
