@@ -14,6 +14,7 @@ from penstock.cli import (
     health,
     jobs,
     ledger,
+    mailboxes,
     migrate,
     publish,
     schedules,
@@ -87,6 +88,7 @@ app.add_typer(schedules.app, name="schedules", rich_help_panel=JOBS)
 app.add_typer(topics.app, name="topics", rich_help_panel=PLACES)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=PLACES)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=PLACES)
+app.add_typer(mailboxes.app, name="mailboxes", rich_help_panel=PLACES)
 health.register(app, OPERATING)
 doctor.register(app, OPERATING)
 backup.register(app, OPERATING)

@@ -16,6 +16,8 @@ ORDER = (
     "topics",
     "consumers",
     "ledger",
+    "mailboxes",
+    "pipeline",
     "health",
     "doctor",
     "backup",

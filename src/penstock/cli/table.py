@@ -124,8 +124,10 @@ def say(text: str) -> None:
 
 
 def plural(count: int, noun: str) -> str:
-    """1 message, 2 messages."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """1 message, 2 messages, 2 mailboxes."""
+    if count == 1:
+        return f"{count:,} {noun}"
+    return f"{count:,} {noun}es" if noun.endswith("x") else f"{count:,} {noun}s"
 
 
 def note(text: str) -> None:
