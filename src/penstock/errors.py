@@ -475,6 +475,28 @@ class StagingDamaged(StoreError):
     hint = "Nothing of the batch's open part was written. Run the query again."
 
 
+class LakeConflict(PenstockError):
+    """The lake was changed by somebody else in the meantime."""
+
+    code = "lake_conflict"
+    retryable = True
+    hint = "Nothing was added. Is the pipeline running twice? Run it again."
+
+
+class LakeDamaged(StoreError):
+    """A file of the lake is missing, or not as it was written."""
+
+    code = "lake_damaged"
+    hint = "Was the lake moved, or only its database restored? 'penstock lake verify' lists them."
+
+
+class ForeignLake(PenstockError):
+    """The folder holds the lake of another database."""
+
+    code = "foreign_lake"
+    hint = "Give each database a lake of its own: the setting lake."
+
+
 class SparkMissing(PenstockError):
     """Pipelines need Spark, which is not installed here."""
 

@@ -13,6 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from penstock.clock import Micros
+    from penstock.ports.lake import LakeReader
 
 Log = Literal["messages", "job_events", "ledger_events"]
 """History: appended only, in the order of its ids."""
@@ -97,6 +98,9 @@ class Slice(msgspec.Struct, frozen=True):
 
 class Scanner(Protocol):
     """One thread at a time."""
+
+    @property
+    def lake(self) -> LakeReader: ...
 
     def end(self, source: Log | Table) -> LogEnd:
         """The epoch, and the highest id there has ever been."""

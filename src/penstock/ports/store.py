@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.ports.consumers import ConsumerReader, ConsumerWriter
     from penstock.ports.feeds import FeedReader, FeedWriter
     from penstock.ports.jobs import JobReader, JobWriter
+    from penstock.ports.lake import LakeReader, LakeWriter
     from penstock.ports.leases import InstanceReader, InstanceWriter, LeaseReader, LeaseWriter
     from penstock.ports.ledger import LedgerReader, LedgerWriter
     from penstock.ports.pipelines import PipelineReader, PipelineWriter
@@ -64,6 +65,8 @@ class Transaction(Protocol):
     def feeds(self) -> FeedWriter: ...
     @property
     def pipelines(self) -> PipelineWriter: ...
+    @property
+    def lake(self) -> LakeWriter: ...
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run the user's own statement and return its rows. Needs `Capabilities.sql`.
@@ -143,6 +146,8 @@ class Store(Protocol):
     def feeds(self) -> FeedReader: ...
     @property
     def pipelines(self) -> PipelineReader: ...
+    @property
+    def lake(self) -> LakeReader: ...
 
     def open_writer(self) -> Writer:
         """A further writer: one for each thread that writes."""

@@ -37,6 +37,7 @@ from penstock.stores.sqlite.connection import (
     fetch_value,
 )
 from penstock.stores.sqlite.forks import gate
+from penstock.stores.sqlite.lake import SqliteLakeReader
 from penstock.stores.sqlite.topic_rows import SQL as TOPICS
 from penstock.stores.sqlite.topic_rows import NameBook, TopicNames, log_state
 
@@ -100,6 +101,7 @@ class SqliteScanner:
         self._clock = clock
         self._on_close = on_close
         self._book = NameBook()
+        self.lake = SqliteLakeReader(pool)
 
     def end(self, source: Log | Table) -> LogEnd:
         with self._pool.read() as connection:

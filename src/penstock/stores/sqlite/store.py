@@ -32,6 +32,7 @@ from penstock.stores.sqlite.consumers import SqliteConsumerReader
 from penstock.stores.sqlite.feeds import SqliteFeedReader
 from penstock.stores.sqlite.forks import gate
 from penstock.stores.sqlite.job_reader import SqliteJobReader
+from penstock.stores.sqlite.lake import SqliteLakeReader
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
 from penstock.stores.sqlite.ledger import SqliteLedgerReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
@@ -94,6 +95,7 @@ class SqliteStore:
         self.sinks = SqliteSinkReader(self._pool)
         self.feeds = SqliteFeedReader(self._pool)
         self.pipelines = SqlitePipelineReader(self._pool, self._leasing)
+        self.lake = SqliteLakeReader(self._pool)
 
     def beside(self, suffix: str) -> Path:
         path = self._database.path

@@ -32,6 +32,7 @@ from penstock.model import (
 from penstock.stores.sqlite.connection import (
     fetch_one,
 )
+from penstock.stores.sqlite.lake import SQL as LAKE
 from penstock.stores.sqlite.topic_rows import SQL, NameBook, log_state, to_topic
 
 # A clock set back by less than this is waited out: created_at stays where it was.
@@ -295,9 +296,19 @@ class SqliteTopicWriter:
         return to_topic(fetch_one(self._connection, SQL["get_topic"], (name,)))
 
     def _hold(self, topic: str, retention: Retention) -> int | None:
-        """How far the slowest consumer with a hold on the topic has come; 0 if one is unknown."""
-        if not retention.hold_for:
-            return None
+        """How far the slowest with a hold on the topic has come; 0 if one is unknown."""
+        archived = [
+            through
+            for subscription, through in self._connection.execute(LAKE["held_coverage"])
+            if Pattern(subscription).matches(topic)
+        ]
+        # One that is archived under two subscriptions is in the lake as far as the further one.
+        holds = [max(archived)] if archived else []
+        if retention.hold_for:
+            holds.append(self._consumed(topic, retention))
+        return min(holds, default=None)
+
+    def _consumed(self, topic: str, retention: Retention) -> int:
         positions: dict[str, int] = {}
         for name, subscription, position in self._connection.execute(SQL["held_positions"]):
             if name in retention.hold_for and Pattern(subscription).matches(topic):

@@ -22,6 +22,7 @@ from penstock.stores.sqlite.consumers import SqliteConsumerWriter
 from penstock.stores.sqlite.feeds import SqliteFeedWriter
 from penstock.stores.sqlite.forks import add_holder, gate
 from penstock.stores.sqlite.job_writer import SqliteJobWriter
+from penstock.stores.sqlite.lake import SqliteLakeWriter
 from penstock.stores.sqlite.leases import SqliteInstanceWriter, SqliteLeaseWriter
 from penstock.stores.sqlite.ledger import SqliteLedgerWriter
 from penstock.stores.sqlite.liveness import Leasing
@@ -81,6 +82,7 @@ class SqliteTransaction:
         self.sinks = SqliteSinkWriter(connection)
         self.feeds = SqliteFeedWriter(connection, self.leases)
         self.pipelines = SqlitePipelineWriter(connection)
+        self.lake = SqliteLakeWriter(connection)
         connection.authorizer = self._authorize
 
     def begin(self) -> None:
