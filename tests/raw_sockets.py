@@ -126,14 +126,20 @@ class RawSocket:
                 return found
 
     def receive(self) -> tuple[int, bytes]:
-        """The next frame; `ConnectionError` at the end."""
-        head = self._read(2)
-        opcode, size = head[0] & 0x0F, head[1] & 0x7F
-        if size == 126:
-            size = struct.unpack("!H", self._read(2))[0]
-        elif size == 127:
-            size = struct.unpack("!Q", self._read(8))[0]
-        return opcode, self._read(size)
+        """The next frame; `ConnectionError` at the end.
+
+        After a `TimeoutError` what has come of it stays, for the next call.
+        """
+        self._wait_for(2)
+        size, start = self._received[1] & 0x7F, 2
+        if size > 125:
+            start = 4 if size == 126 else 10
+            self._wait_for(start)
+            size = int.from_bytes(self._received[2:start], "big")
+        self._wait_for(start + size)
+        opcode, payload = self._received[0] & 0x0F, self._received[start : start + size]
+        self._received = self._received[start + size :]
+        return opcode, payload
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """Until the connection ends."""
@@ -165,11 +171,9 @@ class RawSocket:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, size: int) -> bytes:
+    def _wait_for(self, size: int) -> None:
         while len(self._received) < size:
             self._fill()
-        taken, self._received = self._received[:size], self._received[size:]
-        return taken
 
     def _read_until(self, end: bytes) -> bytes:
         while end not in self._received:
@@ -212,9 +216,11 @@ class Witness(threading.Thread):
     def check(self) -> None:
         """It was served all the time, and is still."""
         seen = self._count
-        wait_until(lambda: self._count > seen or self._failure, "the witness is served")
-        self._is_stopping.set()
-        self.join(DEADLINE_SECONDS)
+        try:
+            wait_until(lambda: self._count > seen or self._failure, "the witness is served")
+        finally:
+            self._is_stopping.set()
+            self.join(DEADLINE_SECONDS)
         if self._failure is not None:
             raise AssertionError("the well-behaved client was not served") from self._failure
         assert self._heard == list(range(self._count)), "missed, repeated or reordered"

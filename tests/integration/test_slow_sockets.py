@@ -19,7 +19,16 @@ import penstock
 from penstock.model import Delivery
 from penstock.protocol import Close
 from tests.factories import hub_on
-from tests.raw_sockets import CLOSE, PING, PONG, TEXT, RawSocket, frame, unharmed
+from tests.raw_sockets import (
+    CLOSE,
+    DEADLINE_SECONDS,
+    PING,
+    PONG,
+    TEXT,
+    RawSocket,
+    frame,
+    unharmed,
+)
 from tests.serving import HttpServer
 from tests.waiting import wait_until
 
@@ -112,6 +121,14 @@ def subscribe(server: HttpServer, topic: str, **fields: Any) -> Reader:
 def subscribers(server: HttpServer, topic: str) -> int:
     figures = server.http.get("/metrics").json()["topics"].get(topic)
     return 0 if figures is None else int(figures["subscriber_count"])
+
+
+def slow_connections(server: HttpServer) -> int:
+    """Sockets that wait for their client to read."""
+    accept = {"Accept": "application/openmetrics-text"}
+    lines = server.http.get("/metrics", headers=accept).text.splitlines()
+    found = [line for line in lines if line.startswith("penstock_slow_connections")]
+    return int(float(found[0].split()[-1]))
 
 
 def test_one_who_never_reads_holds_up_nobody_and_is_cut_off(
@@ -221,31 +238,34 @@ def test_drop_oldest_tells_how_many_and_up_to_where(
     server = serve()
     slow = subscribe(server, "cursors")
     with unharmed(server, growth_mb=32):
-        count = fill(hub, "cursors")
-        server_position = hub.topics.position()
-        # Once it reads on, it is told; what is published then comes through.
-        hub.topics.publish("cursors", [count, ""])
-        while not slow.dropped or slow.numbers[-1] != count:
-            slow.read()
-            if slow.dropped and slow.numbers[-1] < count and not _has_more(slow):
-                hub.topics.publish("cursors", [count, ""])
+        count = 0
+        while not slow.dropped:
+            # More than may be on its way, and more again once the socket is known to be full.
+            while not slow_connections(server):
+                count = fill(hub, "cursors", first=count)
+            count = fill(hub, "cursors", first=count, size=BUFFERS_BYTES // 8)
+            # Once it reads on, it is told; what is published then comes through.
+            _read_through(slow, hub, count)
+            count += 1
     published = [m.payload[0] for m in hub.topics.read("cursors", limit=100_000)]
+    while sum(push["messages"] for push in slow.dropped) + len(slow.numbers) < len(published):
+        slow.read()
     _check_drops(slow, hub)
     assert sum(push["messages"] for push in slow.dropped) + len(slow.numbers) == len(published)
     assert slow.numbers == sorted(slow.numbers)
-    assert server_position.epoch in slow.dropped[0]["through"]
+    assert hub.topics.position().epoch in slow.dropped[0]["through"]
     slow.socket.close()
 
 
-def _has_more(reader: Reader) -> bool:
-    reader.socket.socket.settimeout(0.5)
-    try:
-        reader.read()
-    except TimeoutError:
-        return False
-    finally:
-        reader.socket.socket.settimeout(20)
-    return True
+def _read_through(reader: Reader, hub: penstock.Hub, number: int) -> None:
+    """Until this message has come, which may itself be left out and is then published again."""
+    while not reader.numbers or reader.numbers[-1] != number:
+        reader.socket.socket.settimeout(0.5)
+        try:
+            reader.read()
+        except TimeoutError:
+            hub.topics.publish("cursors", [number, ""])
+    reader.socket.socket.settimeout(DEADLINE_SECONDS)
 
 
 def _check_drops(reader: Reader, hub: penstock.Hub) -> None:
@@ -253,7 +273,7 @@ def _check_drops(reader: Reader, hub: penstock.Hub) -> None:
     log = [message.id for message in hub.topics.read("cursors", limit=100_000)]
     for push, place in zip(reader.dropped, reader.places, strict=True):
         through = int(push["through"].rpartition(":")[2])
-        before = reader.ids[place - 1]
+        before = reader.ids[place - 1] if place else 0
         missing = [id for id in log if before < id <= through]
         assert len(missing) == push["messages"]
         if place < len(reader.ids):
