@@ -19,6 +19,12 @@ Events, in the order a message meets them (`attach` gets the name and a dict of 
 | `ledger_pruned` | entries | expired entries of the ledger were removed |
 | `ledger_unavailable` | scope, keys, error | a consumer went on without asking the ledger |
 | `ledger_differs` | question, scope, key, existing, ledger | a shadow disagrees with its tracker |
+| `fed` | messages, mailboxes | messages of topics were put into mailboxes that subscribe to them |
+| `feed_gap` | topic, mailboxes | messages were removed before these mailboxes had room for them |
+| `mailbox_damaged` | mailbox, file, reason | files of a mailbox are not as they were written |
+| `mailboxes_failed` | error | a sync failed: mailboxes take nothing until they are opened anew |
+| `mailboxes_recovered` | logs, boxes | what dead processes left in their logs is in its boxes |
+| `clock_jumped` | seconds | the clock was set forward: old mail is not looked for this time |
 | `claim_lost` | scope, key | a claim's lease ran out and somebody else took over |
 | `listener_failed` | error | a listener's callback raised, or its subscription ended |
 | `service_failed` | service, error | background work failed and will be tried again |

@@ -54,6 +54,10 @@ def test_all_commands_promised_are_there() -> None:
         "topics": ("list", "show", "create", "configure", "delete", "trim"),
         "consumers": ("list", "show", "seek", "delete"),
         "ledger": ("list", "show", "count", "stats", "forget", "prune"),
+        "mailboxes": (
+            *("list", "show", "put", "peek", "ack", "delete"),
+            *("expire", "export", "import", "migrate"),
+        ),
         "migrate": ("status", "up", "down"),
         "tokens": ("create", "list", "revoke", "jwt"),
         "jobs": (
