@@ -50,7 +50,8 @@ class Segment:
         self._file = disk.open(path, os.O_RDWR | os.O_CREAT)
         self._salt = 0
         self.end = 0
-        self._synced = 0
+        self._place = 0
+        self._added: list[bytes] = []
         disk.allocate(self._file, size)
 
     @property
@@ -66,32 +67,29 @@ class Segment:
         self._salt = secrets.randbits(32)
         head = _HEAD.pack(MAGIC, VERSION, self._salt, crc32c(self._salt.to_bytes(4, "little")))
         self._disk.write(self._file, head.ljust(HEAD_SIZE, b"\0"), 0)
-        self.end = HEAD_SIZE
+        self.end = self._place = HEAD_SIZE
+        self._added = []
 
-    def write(self, entries: list[LogEntry]) -> None:
-        parts: list[bytes] = []
-        end = self.end
-        for entry in entries:
-            data = encode_entry(entry, self._salt, end)
-            parts.append(data)
-            end += len(data)
-        self._disk.write(self._file, b"".join(parts), self.end)
-        self.end = end
+    def add(self, kind: int, digest: bytes, file: int, salt: int, offset: int, data: bytes) -> None:
+        """To be written with the next `write`."""
+        head = _ENTRY.pack(0, len(data), kind, digest, file, salt, offset)[4:]
+        check = crc32c(data, crc32c(head, (self._salt ^ self._place) & 0xFFFFFFFF))
+        self._added += (check.to_bytes(4, "little"), head, data)
+        self._place += ENTRY_SIZE + len(data)
+
+    def write(self) -> None:
+        """What was added. If that fails, it is not in the log."""
+        added, self._added = self._added, []
+        place, self._place = self._place, self.end
+        if added:
+            self._disk.write(self._file, b"".join(added), self.end)
+            self.end = self._place = place
 
     def sync(self) -> None:
         self._disk.sync(self._file)
 
     def close(self) -> None:
         self._disk.close(self._file)
-
-
-def encode_entry(entry: LogEntry, salt: int, place: int) -> bytes:
-    data = entry.data
-    head = _ENTRY.pack(
-        0, len(data), entry.kind, entry.digest, entry.file, entry.salt, entry.offset
-    )[4:]
-    check = crc32c(data, crc32c(head, (salt ^ place) & 0xFFFFFFFF))
-    return check.to_bytes(4, "little") + head + data
 
 
 def read_segment(content: bytes) -> Iterator[LogEntry]:

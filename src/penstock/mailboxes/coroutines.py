@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from penstock.errors import PenstockError, WriteTimeout
 from penstock.mail import (
@@ -122,7 +122,10 @@ class AsyncMailbox:
         """Put a message; returns when it is on disk."""
         runtime = self._ready()
         mail = make_mail(runtime.settings, mailboxes.Parcel(payload, id, type, format))
-        answer = (await self._put(runtime, [mail], timeout))[0]
+        if timeout is None and runtime.settings.mailbox_durability != "os":
+            answer = (await runtime.mail.postman.put_async(self.id, [mail]))[0]
+        else:
+            answer = (await self._put(runtime, [mail], timeout))[0]
         if isinstance(answer, PenstockError):
             raise answer
         return answer
@@ -221,8 +224,7 @@ class AsyncMailbox:
             raise WriteTimeout(f"The put was not acknowledged within {timeout} seconds.") from None
 
     def _ready(self) -> Runtime:
-        self._box._ready()
-        return self._open()
+        return cast("Runtime", self._box._ready())
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await _in_thread(self._open, call)

@@ -108,7 +108,7 @@ class Folder:
         self._segment: Segment | None = None
         self._spare: Segment | None = None
         self._liveness = -1
-        self._notes: list[LogEntry] = []
+        self._notes: list[tuple[bytes, bytes]] = []
         self._discards: list[str] = []
         self._dirty: dict[str, tuple[Box, int, int]] = {}
         self._headed: set[tuple[bytes, int]] = set()
@@ -141,7 +141,7 @@ class Folder:
         self._unsaved.pop(box.id, None)
         self._dirty[box.id] = (box, box.write_file, box.write_byte)
         if self.settings.mailbox_durability != "os":
-            self._notes.append(LogEntry(STATE, box.digest, 0, 0, 0, line))
+            self._notes.append((box.digest, line))
 
     def discard(self, box: Box, file: int) -> None:
         path = box.path(file)
@@ -152,13 +152,19 @@ class Folder:
 
     def box(self, id: str) -> Box:
         """Under the mutex."""
-        box = self._boxes.pop(id, None)
-        if box is None:
+        boxes = self._boxes
+        box = boxes.get(id)
+        if box is not None:
+            if 2 * len(boxes) > self.settings.mailbox_cached_max:
+                # Those used last stand last, and go last; with much space left, none goes soon.
+                del boxes[id]
+                boxes[id] = box
+        else:
             digest = hashlib.sha256(id.encode()).digest()
             box = Box(id, digest, self.folder_of(digest))
             if len(self._boxes) >= self.settings.mailbox_cached_max:
                 self._evict()
-        self._boxes[id] = box
+            boxes[id] = box
         return box
 
     def folder_of(self, digest: bytes) -> str:
@@ -231,7 +237,6 @@ class Folder:
         with self.mutex:
             self.check()
             now = self._clock.now()
-            entries: list[LogEntry] = []
             done: list[tuple[Box, list[Write]]] = []
             segment = self._open_log() if is_logged else None
             group = Group(segment)
@@ -240,14 +245,12 @@ class Folder:
                 self.seen = self._changes.look()
             try:
                 for id, mails in requests:
-                    group.answers.append(
-                        self._put(id, mails, now, done, entries, is_logged, is_alone)
-                    )
+                    group.answers.append(self._put(id, mails, now, done, segment, is_alone))
             finally:
                 if is_alone:
                     self.disk.unlock_all(self._locks)
             if segment is not None:
-                self._log(segment, entries, done)
+                self._log(segment, done)
             for box, writes in done:
                 if writes:
                     group.boxes.append(box)
@@ -260,13 +263,13 @@ class Folder:
         mails: list[NewMail],
         now: Micros,
         done: list[tuple[Box, list[Write]]],
-        entries: list[LogEntry],
-        is_logged: bool,
+        segment: Segment | None,
         is_locked: bool,
     ) -> list[Posted | PenstockError]:
         box = self.box(id)
-        number = number_of(box.digest)
+        number = 0
         if not is_locked:
+            number = number_of(box.digest)
             try:
                 self._lock(number)
             except StoreBusy as error:
@@ -286,30 +289,34 @@ class Folder:
             if not is_locked:
                 self.disk.unlock(self._locks, number)
         done.append((box, writes))
-        if is_logged and writes:
+        if segment is not None and writes:
             if not box.hidden_from:
                 box.hidden_from = first
             for write in writes:
-                self._log_header(box, write, entries)
-                entries.append(entry_of(write))
+                if not box.durable:
+                    self._log_header(box, write, segment)
+                segment.add(WRITTEN, write.digest, write.file, write.salt, write.offset, write.data)
             last = writes[-1]
             self._dirty[id] = (box, last.file, last.offset + len(last.data))
         return answers
 
-    def _log_header(self, box: Box, write: Write, entries: list[LogEntry]) -> None:
+    def _log_header(self, box: Box, write: Write, segment: Segment) -> None:
         """A file of which nothing is synced can be made anew from this log alone."""
         key = (write.digest, write.file)
-        is_known = not write.offset or write.file != box.write_file or box.durable > 0
-        if not is_known and key not in self._headed:
-            header = box.header().encode()
-            entries.append(LogEntry(WRITTEN, write.digest, write.file, write.salt, 0, header))
+        if key in self._headed:
+            return
         self._headed.add(key)
+        if write.offset and write.file == box.write_file:
+            segment.add(WRITTEN, write.digest, write.file, write.salt, 0, box.header().encode())
 
-    def _log(
-        self, segment: Segment, entries: list[LogEntry], done: list[tuple[Box, list[Write]]]
-    ) -> None:
+    def _add_notes(self, segment: Segment) -> None:
+        for digest, line in self._notes:
+            segment.add(STATE, digest, 0, 0, 0, line)
+
+    def _log(self, segment: Segment, done: list[tuple[Box, list[Write]]]) -> None:
         try:
-            segment.write([*self._notes, *entries])
+            self._add_notes(segment)
+            segment.write()
         except OSError as error:
             for box, writes in done:
                 self._lock(number_of(box.digest))
@@ -384,7 +391,8 @@ class Folder:
                 return
             segment = self._open_log()
             try:
-                segment.write(self._notes)
+                self._add_notes(segment)
+                segment.write()
             except OSError as error:
                 raise translated(error) from error
             self._notes.clear()
@@ -592,10 +600,6 @@ class Folder:
                 self.disk.close(file)
         self._segment = self._spare = None
         self._liveness = -1
-
-
-def entry_of(write: Write) -> LogEntry:
-    return LogEntry(WRITTEN, write.digest, write.file, write.salt, write.offset, write.data)
 
 
 def number_of(digest: bytes) -> int:

@@ -60,7 +60,8 @@ class Postman(Service):
         return self._submit(Delivery(box, mails, None, lock))
 
     def put_async(self, box: str, mails: list[NewMail]) -> asyncio.Future[list[Answer]]:
-        future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        # Belongs to the running loop, and asks for it only once.
+        future: asyncio.Future[list[Answer]] = asyncio.Future()
         self._submit(Delivery(box, mails, future))
         return future
 
@@ -111,7 +112,8 @@ class Postman(Service):
         while queue:
             delivery = queue.popleft()
             count_left -= len(delivery.mails)
-            bytes_left -= sum(len(mail.body) for mail in delivery.mails)
+            for mail in delivery.mails:
+                bytes_left -= len(mail.body)
             if (count_left < 0 or bytes_left < 0) and group:
                 queue.appendleft(delivery)
                 break
@@ -135,7 +137,9 @@ class Postman(Service):
         else:
             for delivery, (request, start) in zip(group, places, strict=True):
                 answers = written.answers[request]
-                delivery.result = answers[start : start + len(delivery.mails)]
+                count = len(delivery.mails)
+                is_whole = len(answers) == count
+                delivery.result = answers if is_whole else answers[start : start + count]
         _answer(group)
 
 
@@ -149,22 +153,29 @@ def _by_box(
     for delivery in group:
         number = numbers.setdefault(delivery.box, len(requests))
         if number == len(requests):
-            requests.append((delivery.box, []))
+            requests.append((delivery.box, delivery.mails))
+            places.append((number, 0))
+            continue
         mails = requests[number][1]
         places.append((number, len(mails)))
-        mails += delivery.mails
+        # A list of its own: the first one is its caller's.
+        requests[number] = (delivery.box, mails + delivery.mails)
     return requests, places
 
 
 def _answer(group: list[Delivery]) -> None:
     """All callers at once: one wake for each event loop, whatever the number of its tasks."""
     loops: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
+    latest, waiting = None, []
     for delivery in group:
         if delivery.future is None:
             assert delivery.done is not None
             delivery.done.release()
-        else:
-            loops.setdefault(delivery.future.get_loop(), []).append(delivery)
+            continue
+        loop = delivery.future.get_loop()
+        if loop is not latest:
+            latest, waiting = loop, loops.setdefault(loop, [])
+        waiting.append(delivery)
     for loop, deliveries in loops.items():
         try:
             loop.call_soon_threadsafe(_resolve, deliveries)
