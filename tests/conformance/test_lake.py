@@ -115,6 +115,26 @@ def test_subscriptions_that_are_no_longer_held_keep_their_place(scribe: Scribe) 
     assert scribe.write(lambda tx: tx.lake.release(now=1)) == 0
 
 
+def test_a_subscription_begins_with_what_is_in_the_log(scribe: Scribe) -> None:
+    scribe.append(*[new_message("orders") for _ in range(5)])
+    assert sweep(scribe, "orders", Retention(messages_max=2)) == (3, 0)
+
+    assert hold(scribe, "*") == {"*": 3}
+    [found] = scribe.store.lake.coverage()
+    assert found.floor == 5
+    assert sweep(scribe, "orders", Retention(messages_max=1)) == (0, 0)
+
+
+def test_nothing_is_archived_that_is_not_held(scribe: Scribe) -> None:
+    hold(scribe, "*")
+    scribe.write(lambda tx: tx.lake.release(now=1))
+
+    with pytest.raises(LakeConflict):
+        archive(scribe, batch(0, 3, lake_file()))
+
+    assert scribe.store.lake.view().files == []
+
+
 def test_a_view_is_of_the_folders_and_times_that_are_asked_for(scribe: Scribe) -> None:
     hold(scribe, "*")
     files = (

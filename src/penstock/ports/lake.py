@@ -78,6 +78,8 @@ class Coverage(msgspec.Struct, frozen=True):
 
     subscription: str
     through: int
+    floor: int
+    """Removals up to this id were made before it was held for the first time: they are no loss."""
     is_held: bool
     updated_at: Micros
 
@@ -121,7 +123,7 @@ class LakeWriter(Protocol):
     def hold(self, subscriptions: Sequence[str], *, now: Micros) -> list[Coverage]:
         """Hold retention back for these subscriptions and no others. Returns them.
 
-        A new one is in the lake up to 0; one that was there before goes on where it was.
+        A new one begins with what is in the log; one that was there before goes on where it was.
         """
 
     def release(self, *, now: Micros) -> int:
@@ -138,8 +140,8 @@ class LakeWriter(Protocol):
     ) -> list[Coverage]:
         """Note that the held subscriptions are in the lake up to the end of the batch.
 
-        Raises `LakeConflict` unless they still are where they were `expected` to be, and the
-        batch begins no further on: nothing is added twice, and nothing is left out.
+        Raises `LakeConflict` unless there are some, they still are where they were `expected` to
+        be, and the batch begins no further on: nothing is added twice, and nothing is left out.
         """
 
     def replace(self, paths: Sequence[str], files: Sequence[LakeFile], *, now: Micros) -> None:

@@ -40,8 +40,11 @@ class SqliteLakeWriter:
 
     def hold(self, subscriptions: Sequence[str], *, now: Micros) -> list[Coverage]:
         self.release(now=now)
+        last_id = log_state(self._connection).last_id
+        first_id = fetch_value(self._connection, SQL["first_message"])
+        before = last_id if first_id is None else first_id - 1
         for subscription in subscriptions:
-            self._connection.execute(SQL["hold"], (subscription, now))
+            self._connection.execute(SQL["hold"], (subscription, before, last_id, now))
         return [found for found in _coverage(self._connection) if found.is_held]
 
     def release(self, *, now: Micros) -> int:
@@ -69,7 +72,7 @@ class SqliteLakeWriter:
             for found in _coverage(self._connection)
             if found.is_held
         }
-        if held != dict(expected):
+        if held != dict(expected) or not held:
             raise LakeConflict(
                 f"The lake was at {_places(expected)} when batch {batch.number} was planned, and "
                 f"is now at {_places(held)}."
@@ -171,8 +174,8 @@ class SqliteLakeReader:
 
 def _coverage(connection: apsw.Connection) -> list[Coverage]:
     return [
-        Coverage(subscription, through, bool(is_held), updated_at)
-        for subscription, through, is_held, updated_at in connection.execute(SQL["coverage"])
+        Coverage(subscription, through, floor, bool(is_held), updated_at)
+        for subscription, through, floor, is_held, updated_at in connection.execute(SQL["coverage"])
     ]
 
 

@@ -10,10 +10,11 @@ CREATE TABLE penstock_lake (
 );
 
 -- All messages of a subscription up to `through` are in the lake. Where it is held, retention
--- leaves the others alone.
+-- leaves the others alone. Removals up to `floor` were made before it was held first: no loss.
 CREATE TABLE penstock_lake_coverage (
     subscription TEXT PRIMARY KEY,
     through INTEGER NOT NULL,
+    floor INTEGER NOT NULL,
     is_held INTEGER NOT NULL,
     updated_at INTEGER NOT NULL
 ) WITHOUT ROWID;

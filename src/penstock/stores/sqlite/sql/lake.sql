@@ -7,7 +7,7 @@ SELECT id FROM penstock_lake;
 INSERT INTO penstock_lake (only, id, created_at) VALUES (1, ?1, ?2) ON CONFLICT DO NOTHING;
 
 -- coverage --
-SELECT subscription, through, is_held, updated_at FROM penstock_lake_coverage
+SELECT subscription, through, floor, is_held, updated_at FROM penstock_lake_coverage
 ORDER BY subscription;
 
 -- held_coverage --
@@ -17,9 +17,12 @@ SELECT subscription, through FROM penstock_lake_coverage WHERE is_held;
 -- release --
 UPDATE penstock_lake_coverage SET is_held = 0, updated_at = ?1 WHERE is_held RETURNING subscription;
 
+-- first_message --
+SELECT min(id) FROM penstock_messages;
+
 -- hold --
-INSERT INTO penstock_lake_coverage (subscription, through, is_held, updated_at)
-VALUES (?1, 0, 1, ?2)
+INSERT INTO penstock_lake_coverage (subscription, through, floor, is_held, updated_at)
+VALUES (?1, ?2, ?3, 1, ?4)
 ON CONFLICT (subscription) DO UPDATE SET is_held = 1, updated_at = excluded.updated_at;
 
 -- advance --
