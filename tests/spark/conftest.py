@@ -26,6 +26,8 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(str(error))
     from penstock.spark import session
 
-    started = session("penstock tests", master="local[2]", conf={"spark.sql.shuffle.partitions": 2})
+    started = session(
+        "penstock tests", master="local[2,2]", conf={"spark.sql.shuffle.partitions": 2}
+    )
     yield started
     started.stop()
