@@ -231,6 +231,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     spark_master: str = ""
     """Where pipelines run: local[2], spark://host:7077, yarn. Default: $SPARK_MASTER, then all
     cores of this machine."""
+    pipeline_modules: tuple[str, ...] = ()
+    """Modules with pipelines of your own, which commands then find by their names alone."""
     pipeline_trigger_seconds: Positive = 10.0
     """How often a pipeline looks for what is new, where nothing else is said."""
     pipeline_lease_seconds: Positive = 30.0

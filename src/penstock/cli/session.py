@@ -134,9 +134,17 @@ class Session:
 
 
 def command(
-    app: typer.Typer, name: str, *, panel: str | None = None, examples: Sequence[str] = ()
+    app: typer.Typer,
+    name: str,
+    *,
+    panel: str | None = None,
+    examples: Sequence[str] = (),
+    takes_more: bool = False,
 ) -> Callable[[Command], Command]:
-    """Register a function as a command. It gets a `Session` before its own arguments."""
+    """Register a function as a command. It gets a `Session` before its own arguments.
+
+    With `takes_more`, options that are not known are among its arguments.
+    """
 
     def register(function: Command) -> Command:
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
@@ -172,7 +180,13 @@ def command(
         run.__doc__ = function.__doc__
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        app.command(name, cls=LaidOutCommand, rich_help_panel=panel, epilog=epilog(examples))(run)
+        app.command(
+            name,
+            cls=LaidOutCommand,
+            rich_help_panel=panel,
+            epilog=epilog(examples),
+            context_settings={"ignore_unknown_options": True} if takes_more else None,
+        )(run)
         return function
 
     return register

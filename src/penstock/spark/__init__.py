@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.spark.commit import forget_sink
+    from penstock.spark.declared import pipeline
     from penstock.spark.groups import advance_group
+    from penstock.spark.running import run
     from penstock.spark.sessions import session
 
 _HOMES = {
     "advance_group": "penstock.spark.groups",
     "forget_sink": "penstock.spark.commit",
+    "pipeline": "penstock.spark.declared",
+    "run": "penstock.spark.running",
     "session": "penstock.spark.sessions",
 }
 
-__all__ = ["advance_group", "forget_sink", "session"]
+__all__ = ["advance_group", "forget_sink", "pipeline", "run", "session"]
 
 
 def __getattr__(name: str) -> Any:

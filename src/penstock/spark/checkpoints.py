@@ -26,7 +26,7 @@ def is_used(place: str, spark: SparkSession | None = None) -> bool:
         return offsets.is_dir() and any(
             not entry.name.startswith(".") for entry in offsets.iterdir()
         )
-    files, path = _hadoop(place, spark)
+    files, path = hadoop(place, spark)
     offsets = path.suffix("/offsets")
     return bool(files.exists(offsets) and len(files.listStatus(offsets)) > 0)
 
@@ -40,7 +40,7 @@ def set_aside(place: str, spark: SparkSession | None = None) -> str | None:
             return None
         _local(place).rename(_local(aside))
         return str(_local(aside))
-    files, path = _hadoop(place, spark)
+    files, path = hadoop(place, spark)
     if not files.exists(path):
         return None
     assert files.rename(path, path.suffix(f".{stamp}")), f"{place} cannot be renamed"
@@ -51,7 +51,7 @@ def _local(place: str) -> Path:
     return Path(unquote(urlsplit(place).path)) if place.startswith("file:/") else Path(place)
 
 
-def _hadoop(place: str, spark: SparkSession | None) -> tuple[Any, Any]:
+def hadoop(place: str, spark: SparkSession | None) -> tuple[Any, Any]:
     """The file system of a place as Spark's JVM knows it, and the path in it."""
     assert spark is not None, f"{place} is reached through Spark"
     jvm: Any = spark.sparkContext._jvm

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.errors import InvalidInput, InvalidOption
+from penstock.errors import InvalidInput, InvalidOption, SparkMissing
 
 if TYPE_CHECKING:
+    from penstock.settings import Settings
     from penstock.spark.runner import Run
 
 BUILT_IN = "penstock.spark.pipelines"
@@ -49,6 +50,12 @@ class Pipeline(msgspec.Struct, frozen=True):
     """How often it looks, where nobody says: '10 seconds'."""
     sinks: tuple[str, ...] = ()
     """The txnAppIds it writes under: a reset lets go of them."""
+    tables: tuple[str, ...] = ()
+    """The tables of the lake that it writes: a reset sets them aside."""
+    on_reset: Callable[[Settings], list[str]] | None = None
+    """What else is to be done when it is to begin anew. Says what it did, in sentences."""
+    is_for_all: bool = True
+    """Whether `run all` means it, too. One that needs to be told something is not."""
 
 
 def names() -> list[str]:
@@ -74,7 +81,12 @@ def find(name: str) -> Pipeline:
             if near
             else f"There are {', '.join(known)}; one of your own is MODULE:NAME.",
         )
-    found = import_module(f"{BUILT_IN}.{wanted}").PIPELINE
+    try:
+        found = import_module(f"{BUILT_IN}.{wanted}").PIPELINE
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("penstock"):
+            raise
+        raise SparkMissing(f"Pipelines need Spark, and {error.name} is not installed.") from None
     assert isinstance(found, Pipeline), f"{wanted} has no PIPELINE"
     return found
 

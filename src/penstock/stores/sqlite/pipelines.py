@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 import msgspec
 
@@ -67,11 +69,8 @@ class SqlitePipelineReader:
 
     def find(self, name: str | None = None) -> list[PipelineStatus]:
         with self._pool.read() as connection:
-            found = [
-                PipelineStatus(*row[:4], bool(row[4]), *row[5:])
-                for row in fetch_all(connection, SQL["find"], (name,))
-            ]
-            return [self._as_of_now(connection, status) for status in found]
+            rows = fetch_all(connection, SQL["find"], (name,))
+            return [self._as_of_now(connection, _status(*row)) for row in rows]
 
     def _as_of_now(self, connection: apsw.Connection, status: PipelineStatus) -> PipelineStatus:
         """What says it is running is lost if nobody holds its lease."""
@@ -80,3 +79,8 @@ class SqlitePipelineReader:
         if find_holder(connection, pipeline_lease(status.name), self._leasing) is not None:
             return status
         return msgspec.structs.replace(status, state="lost")
+
+
+def _status(*row: Any) -> PipelineStatus:
+    values = dict(zip(PipelineStatus.__struct_fields__, row, strict=True))
+    return PipelineStatus(**values | {"is_continuous": bool(values["is_continuous"])})
