@@ -17,11 +17,13 @@ import msgspec
 
 from penstock.clock import Micros
 from penstock.errors import InvalidInput, InvalidOption, PenstockError
+from penstock.figures import TOPICS as PIPELINE_TOPICS
 from penstock.job import OnConflict
 from penstock.model import Pattern, Position, as_micros, check_name, check_topic
 from penstock.settings import Settings
 from penstock.settings import load as load_settings
 from penstock.stores import check_url
+from penstock.topics.publishing import check_publishable
 
 ROWS_PER_TRIGGER = 100_000
 ROWS_PER_TRANSACTION = 20_000
@@ -174,7 +176,8 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         given.refuse(("topic",), "is for messages; this sink writes jobs")
     try:
         if topic is not None:
-            check_topic(topic)
+            # Pipelines publish what they find under penstock's own names.
+            (check_topic if topic in PIPELINE_TOPICS else check_publishable)(topic)
         if queue is not None:
             check_name(queue, "queue name")
     except InvalidInput as error:

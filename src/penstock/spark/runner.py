@@ -156,9 +156,9 @@ class Run:
         """Say that it is there, and has nothing to do."""
         self._on_beat(lag)
 
-    def stream(self, **options: Any) -> DataFrame:
+    def stream(self, *, schema: str | None = None, **options: Any) -> DataFrame:
         """What `spark.readStream.format("penstock")` gives, with the url, from `since` or the
-        beginning unless the options say otherwise."""
+        beginning unless the options say otherwise. `schema` chooses columns."""
         if self.is_backfill:
             what = "the lake" if self.source == "lake" else "a piece of the past"
             raise InvalidInput(
@@ -168,11 +168,15 @@ class Run:
         given = self._starting(options)
         self.sources.append(parse_source({"url": self.url, **_texts(given)}, ENTITIES))
         reader = self.spark.readStream.format("penstock").option("url", self.url)
+        if schema is not None:
+            reader = reader.schema(schema)
         return reader.options(**_texts(given)).load()
 
-    def read(self, **options: Any) -> DataFrame:
+    def read(self, *, schema: str | None = None, **options: Any) -> DataFrame:
         """The same as a batch: from the log, from `since` up to `until`."""
         reader = self.spark.read.format("penstock").option("url", self.url)
+        if schema is not None:
+            reader = reader.schema(schema)
         if self.until is not None and not {"endingOffsets", "endingTimestamp"} & set(options):
             options = {**options, "endingTimestamp": self.until.isoformat()}
         return reader.options(**_texts(self._starting(options))).load()
