@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,14 +17,19 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Never stopped by a test. Skipped where there is no Java, except in CI."""
+def java_home() -> Path:
+    """Of a Java that Spark runs on. Skipped where there is none, except in CI."""
     try:
-        find_java()
+        return find_java()
     except JavaNotFound as error:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(java_home: Path) -> Iterator[SparkSession]:
+    """Never stopped by a test."""
     from penstock.spark import session
 
     started = session(

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 import penstock
-from penstock.spark.java import find_java
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(600)]
@@ -52,9 +51,8 @@ def kill_with_children(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize("step", ["chunk 1"])
 def test_a_driver_killed_amid_a_batch_loses_nothing_and_repeats_nothing(
-    hub: penstock.Hub, tmp_path: Path, step: str
+    java_home: Path, hub: penstock.Hub, tmp_path: Path, step: str
 ) -> None:
-    find_java()
     hub.topics.publish_many("in", range(MESSAGES))
     checkpoint, mark = tmp_path / "checkpoint", tmp_path / "mark"
     complaints = tmp_path / "complaints"
