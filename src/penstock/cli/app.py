@@ -16,6 +16,7 @@ from penstock.cli import (
     ledger,
     mailboxes,
     migrate,
+    pipeline,
     publish,
     schedules,
     serve,
@@ -29,6 +30,7 @@ from penstock.cli.session import Config, Json, Session, Token, Url, epilog
 MESSAGES = "Messages"
 JOBS = "Jobs"
 PLACES = "Topics and consumers"
+PIPELINES = "Pipelines"
 OPERATING = "Operating"
 
 app = typer.Typer(
@@ -89,6 +91,7 @@ app.add_typer(topics.app, name="topics", rich_help_panel=PLACES)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=PLACES)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=PLACES)
 app.add_typer(mailboxes.app, name="mailboxes", rich_help_panel=PLACES)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=PIPELINES)
 health.register(app, OPERATING)
 doctor.register(app, OPERATING)
 backup.register(app, OPERATING)
