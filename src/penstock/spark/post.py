@@ -102,6 +102,13 @@ class Post:
             )
 
 
+def check_free(runtime: Runtime, name: str) -> None:
+    """Raises `PipelineBusy` if somebody runs it now. For who wants to know before Spark starts."""
+    holder = runtime.store.leases.holder(pipeline_lease(name))
+    if holder is not None:
+        raise PipelineBusy(f"The pipeline {name} is being run by {holder}.")
+
+
 def describe(error: PenstockError) -> str:
     """For the status: what it is, and what it says."""
     return f"{type(error).__name__}: {error.message}"
