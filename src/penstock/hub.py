@@ -44,6 +44,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.prune import Pruner
 from penstock.ledger.tracker import Tracker
 from penstock.locks import LEASE_SECONDS, Leader, Lock
+from penstock.mailboxes.feeder import Feeder
 from penstock.mailboxes.mailboxes import Mailboxes
 from penstock.mailboxes.mailroom import MailRoom
 from penstock.model import Check, Instance
@@ -202,6 +203,12 @@ class Hub:
         """
         return Crew(self._open(), self.handlers, queues, on_outcome)
 
+    def start_feeding(self) -> Feeder:
+        """Put what is published into the mailboxes that subscribe to it, on a thread of its own,
+        until `stop()` or the hub is closed. Of all processes that ask, one does at a time.
+        """
+        return self._open().start_feeding()
+
     def lock(
         self, name: str, lease_seconds: float = LEASE_SECONDS, *, timeout: float | None = None
     ) -> Lock:
@@ -300,6 +307,7 @@ class Runtime:
         self.upkeep = Upkeep(self)
         self.roster = Roster(self)
         self.mail = MailRoom(self._mailboxes_root, settings, clock, telemetry)
+        self.feeder: Feeder | None = None
         self.waiting_room = WaitingRoom(self.store, self.doorbell)
         self.desk = Desk(self.store, telemetry)
         self.executor = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="penstock-reader")
@@ -322,6 +330,13 @@ class Runtime:
                 self._start_upkeep()
                 self.instance = instance
 
+    def start_feeding(self) -> Feeder:
+        with self._starting:
+            if self.feeder is None or self.feeder.is_stopped:
+                self.feeder = Feeder(self)
+                self.feeder.start()
+            return self.feeder
+
     def open_transaction(
         self,
         limit_seconds: float | None,
@@ -340,6 +355,8 @@ class Runtime:
         return AsyncHubTransaction(transaction, self.executor) if is_async else transaction
 
     def close(self) -> None:
+        if self.feeder is not None:
+            self.feeder.stop(STOP_SECONDS)
         self.roster.close()
         self.tail.close()
         try:
