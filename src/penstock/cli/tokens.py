@@ -78,6 +78,30 @@ JobsAdmin = Annotated[
         "be paused, limited and scheduled for; repeatable.",
     ),
 ]
+MailboxesPut = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mailboxes-put",
+        metavar="MAILBOX",
+        help="A mailbox or glob to put messages into; repeatable.",
+    ),
+]
+MailboxesRead = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mailboxes-read",
+        metavar="MAILBOX",
+        help="A mailbox or glob to read and acknowledge; repeatable.",
+    ),
+]
+MailboxesAdmin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mailboxes-admin",
+        metavar="MAILBOX",
+        help="A mailbox or glob to list, expire, delete and subscribe to topics; repeatable.",
+    ),
+]
 
 
 class Created(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -98,6 +122,9 @@ class TokenLine(msgspec.Struct, frozen=True):
     admin: tuple[str, ...]
     jobs: tuple[str, ...]
     jobs_admin: tuple[str, ...]
+    mailboxes_put: tuple[str, ...]
+    mailboxes_read: tuple[str, ...]
+    mailboxes_admin: tuple[str, ...]
     expires: str | None
     status: str
 
@@ -117,6 +144,7 @@ class Revoked(msgspec.Struct, frozen=True):
         "penstock tokens create screen --subscribe 'canvas-*' --expires 30d",
         "penstock tokens create prometheus --subscribe penstock.delivery",
         "penstock tokens create web --jobs mails --jobs reports",
+        "penstock tokens create ann --mailboxes-read ann",
     ),
 )
 def create_token(
@@ -127,6 +155,9 @@ def create_token(
     admin: Admin = None,
     jobs: JobsOption = None,
     jobs_admin: JobsAdmin = None,
+    mailboxes_put: MailboxesPut = None,
+    mailboxes_read: MailboxesRead = None,
+    mailboxes_admin: MailboxesAdmin = None,
     expires: Annotated[
         str | None,
         typer.Option("--expires", metavar="DURATION", help="How long it is good for: 12h, 30d."),
@@ -142,19 +173,21 @@ def create_token(
     until = None
     if expires is not None:
         until = (datetime.now(UTC) + _duration(expires)).replace(microsecond=0)
-    entry = tokens_file.Key(
-        sha256=tokens_file.hash_key(key).hex(),
-        publish=tokens_file.check_patterns(tuple(publish or ()), "--publish"),
-        subscribe=tokens_file.check_patterns(tuple(subscribe or ()), "--subscribe"),
-        admin=tokens_file.check_patterns(tuple(admin or ()), "--admin"),
-        jobs=tokens_file.check_patterns(tuple(jobs or ()), "--jobs"),
-        jobs_admin=tokens_file.check_patterns(tuple(jobs_admin or ()), "--jobs-admin"),
-        expires=until,
+    rights = _rights(
+        publish=publish,
+        subscribe=subscribe,
+        admin=admin,
+        jobs=jobs,
+        jobs_admin=jobs_admin,
+        mailboxes_put=mailboxes_put,
+        mailboxes_read=mailboxes_read,
+        mailboxes_admin=mailboxes_admin,
     )
-    if not any((entry.publish, entry.subscribe, entry.admin, entry.jobs, entry.jobs_admin)):
+    entry = tokens_file.Key(sha256=tokens_file.hash_key(key).hex(), **rights, expires=until)
+    if not any(rights.values()):
         raise InvalidInput(
             "This token would allow nothing.",
-            hint="Pass --publish, --subscribe, --admin, --jobs or --jobs-admin.",
+            hint="Pass --publish, --subscribe, --admin, --jobs, --jobs-admin or --mailboxes-….",
         )
     with _editing(path) as tokens:
         if name in tokens.keys:
@@ -182,6 +215,9 @@ def list_tokens(session: Session, file: File = None) -> None:
             key.admin,
             key.jobs,
             key.jobs_admin,
+            key.mailboxes_put,
+            key.mailboxes_read,
+            key.mailboxes_admin,
             None if key.expires is None else key.expires.isoformat(),
             "revoked" if name in found.revoked else _status(key.expires, now),
         )
@@ -191,7 +227,10 @@ def list_tokens(session: Session, file: File = None) -> None:
         table.print_json(lines)
         return
     table.print_table(
-        ("token", "publish", "subscribe", "admin", "jobs", "jobs admin", "expires", "status"),
+        (
+            *("token", "publish", "subscribe", "admin", "jobs", "jobs admin", "mailboxes"),
+            *("expires", "status"),
+        ),
         (
             (
                 line.name,
@@ -200,6 +239,7 @@ def list_tokens(session: Session, file: File = None) -> None:
                 " ".join(line.admin),
                 " ".join(line.jobs),
                 " ".join(line.jobs_admin),
+                _mailboxes(line),
                 line.expires or "",
                 line.status,
             )
@@ -252,6 +292,9 @@ def sign_token(
     admin: Admin = None,
     jobs: JobsOption = None,
     jobs_admin: JobsAdmin = None,
+    mailboxes_put: MailboxesPut = None,
+    mailboxes_read: MailboxesRead = None,
+    mailboxes_admin: MailboxesAdmin = None,
     expires: Annotated[
         str, typer.Option("--expires", metavar="DURATION", help="How long it is good for.")
     ] = JWT_TTL,
@@ -275,7 +318,7 @@ def sign_token(
     import jwt
 
     from penstock.server.auth import prepare_key
-    from penstock.server.tokens_file import check_patterns, read_secret
+    from penstock.server.tokens_file import read_secret
 
     settings = session.settings()
     path = key or (Path(settings.jwt_key_file) if settings.jwt_key_file else None)
@@ -293,13 +336,16 @@ def sign_token(
         "aud": settings.jwt_audience,
         "iss": settings.jwt_issuer,
         "jti": secrets.token_hex(8),
-        "penstock": {
-            "publish": check_patterns(tuple(publish or ()), "--publish"),
-            "subscribe": check_patterns(tuple(subscribe or ()), "--subscribe"),
-            "admin": check_patterns(tuple(admin or ()), "--admin"),
-            "jobs": check_patterns(tuple(jobs or ()), "--jobs"),
-            "jobs_admin": check_patterns(tuple(jobs_admin or ()), "--jobs-admin"),
-        },
+        "penstock": _rights(
+            publish=publish,
+            subscribe=subscribe,
+            admin=admin,
+            jobs=jobs,
+            jobs_admin=jobs_admin,
+            mailboxes_put=mailboxes_put,
+            mailboxes_read=mailboxes_read,
+            mailboxes_admin=mailboxes_admin,
+        ),
     }
     prepared = prepare_key(read_secret(path, "key file"), path, settings.jwt_algorithm)
     token = jwt.encode(
@@ -308,6 +354,26 @@ def sign_token(
         algorithm=settings.jwt_algorithm,
     )
     _show(session, Created(subject, token, None, until.replace(microsecond=0).isoformat()))
+
+
+def _rights(**given: list[str] | None) -> dict[str, tuple[str, ...]]:
+    """By the names that tokens have for them, checked."""
+    from penstock.server.tokens_file import check_patterns
+
+    return {
+        right: check_patterns(tuple(patterns or ()), f"--{right.replace('_', '-')}")
+        for right, patterns in given.items()
+    }
+
+
+def _mailboxes(line: TokenLine) -> str:
+    """In one column: few tokens have such rights, and a terminal is narrow."""
+    rights = (
+        ("put", line.mailboxes_put),
+        ("read", line.mailboxes_read),
+        ("admin", line.mailboxes_admin),
+    )
+    return "; ".join(f"{verb} {' '.join(names)}" for verb, names in rights if names)
 
 
 def _show(session: Session, created: Created) -> None:

@@ -1,4 +1,4 @@
-"""What a client may do, by patterns of topics and of queues."""
+"""What a client may do, by patterns of topics, of queues and of mailboxes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import msgspec
 
 from penstock.clock import Micros
 from penstock.errors import Forbidden, InvalidTopic
+from penstock.mail import check_mailbox
 from penstock.model import NAME_BYTES_MAX, RESERVED_PREFIX, Pattern
 
 EVERYTHING = ("*", f"{RESERVED_PREFIX}*")
-RIGHTS = ("publish", "subscribe", "admin", "jobs", "jobs_admin")
+RIGHTS = (
+    *("publish", "subscribe", "admin", "jobs", "jobs_admin"),
+    *("mailboxes_put", "mailboxes_read", "mailboxes_admin"),
+)
 """As tokens name them; each is a tuple of patterns."""
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The rights of one token. Each is a tuple of topics and globs, or of queues and globs."""
+    """The rights of one token. Each is a tuple of names and globs: of topics, queues, mailboxes."""
 
     subject: str
     """Whom the token was made for: limits count by it."""
@@ -30,6 +34,12 @@ class Access(msgspec.Struct, frozen=True):
     jobs_admin: tuple[str, ...] = ()
     """Queues whose jobs may also be retried, cancelled and pruned, and that may be paused,
     limited and scheduled for."""
+    mailboxes_put: tuple[str, ...] = ()
+    """Mailboxes that messages may be put into."""
+    mailboxes_read: tuple[str, ...] = ()
+    """Mailboxes that may be read and acknowledged."""
+    mailboxes_admin: tuple[str, ...] = ()
+    """Mailboxes that may be listed, expired, deleted and subscribed to topics. Not read."""
     expires_at: Micros | None = None
     token_id: str = ""
     """By which it can be revoked."""
@@ -49,6 +59,20 @@ class Access(msgspec.Struct, frozen=True):
     def check_jobs_admin(self, queue: str) -> None:
         self._check(self.jobs_admin, queue, "administer the queue")
 
+    def check_mailboxes_put(self, mailbox: str) -> None:
+        self._check(self.mailboxes_put, check_mailbox(mailbox), "put into the mailbox")
+
+    def check_mailboxes_read(self, mailbox: str) -> None:
+        self._check(self.mailboxes_read, check_mailbox(mailbox), "read the mailbox")
+
+    def check_mailboxes_admin(self, mailbox: str) -> None:
+        self._check(self.mailboxes_admin, check_mailbox(mailbox), "administer the mailbox")
+
+    def check_mailboxes_see(self, mailbox: str) -> None:
+        """How full it is, and what it subscribes to."""
+        granted = (*self.mailboxes_read, *self.mailboxes_admin)
+        self._check(granted, check_mailbox(mailbox), "see the mailbox")
+
     def _check(self, granted: tuple[str, ...], wanted: str, verb: str) -> None:
         if len(wanted) > NAME_BYTES_MAX:
             # Before it is looked up: a name of megabytes is neither remembered nor repeated.
@@ -58,7 +82,12 @@ class Access(msgspec.Struct, frozen=True):
             raise Forbidden(f"This token does not allow to {verb} {wanted!r}.")
 
 
-ALL_ACCESS = Access("local", EVERYTHING, EVERYTHING, EVERYTHING, EVERYTHING, EVERYTHING)
+ALL_ACCESS = Access(
+    "local",
+    *(EVERYTHING, EVERYTHING, EVERYTHING),
+    *(EVERYTHING, EVERYTHING),
+    *(EVERYTHING, EVERYTHING, EVERYTHING),
+)
 """Where no tokens are asked for: on loopback, unless told otherwise."""
 
 
@@ -82,7 +111,7 @@ class Anybody:
 
 @lru_cache(maxsize=16_384)
 def covers(grant: str, wanted: str) -> bool:
-    """Whether every topic that `wanted` names or matches is matched by `grant`.
+    """Whether everything that `wanted` names or matches is matched by `grant`.
 
     A star in `wanted` can only be covered by a star; a question mark by either. Topics under
     `penstock.` are covered only by a grant that says so.

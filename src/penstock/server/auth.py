@@ -145,6 +145,9 @@ class Rights(msgspec.Struct, frozen=True):
     admin: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     jobs_admin: tuple[str, ...] = ()
+    mailboxes_put: tuple[str, ...] = ()
+    mailboxes_read: tuple[str, ...] = ()
+    mailboxes_admin: tuple[str, ...] = ()
 
 
 class Claims(msgspec.Struct, frozen=True):

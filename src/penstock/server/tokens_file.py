@@ -10,6 +10,9 @@ subscribe = ["orders", "canvas-*"]
 admin = []
 jobs = ["mails"]                # queues to enqueue into and read
 jobs_admin = []                 # queues to retry, cancel, pause and limit
+mailboxes_put = ["user-*"]      # mailboxes to put into
+mailboxes_read = []             # mailboxes to read and acknowledge
+mailboxes_admin = []            # mailboxes to list, expire, delete and subscribe to topics
 expires = 2027-01-01T00:00:00Z  # optional
 ```
 
@@ -56,6 +59,9 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     admin: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     jobs_admin: tuple[str, ...] = ()
+    mailboxes_put: tuple[str, ...] = ()
+    mailboxes_read: tuple[str, ...] = ()
+    mailboxes_admin: tuple[str, ...] = ()
     expires: datetime | None = None
 
     @property
