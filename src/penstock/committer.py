@@ -202,6 +202,10 @@ class Committer(Service):
         self._submit(Operation(write, (), Kind.RUN, future))
         return future
 
+    def run_for(self, future: asyncio.Future[Any], write: Callable[[Transaction], object]) -> None:
+        """As `run_async`, from any thread, for whoever awaits this future."""
+        self._submit(Operation(write, (), Kind.RUN, future))
+
     def run_quietly(self, write: Callable[[Transaction], object]) -> None:
         """From a finalizer: nobody waits, and nothing is raised if there is no room or no hub."""
         if not self._is_closed and len(self._queue) < self._queue_max:
@@ -340,7 +344,8 @@ class Committer(Service):
             self._fail(group, error)
         except Exception as error:  # noqa: BLE001 - every caller must be answered
             if len(group) == 1:
-                self._fail(group, error)
+                if group[0].error is not error:
+                    self._fail(group, error)
             else:
                 for operation in group:
                     operation.result, operation.error = _UNSET, None
@@ -362,6 +367,8 @@ class Committer(Service):
         with self._writer.transaction() as transaction:
             if plain is not None:
                 self._write(transaction, Kind.APPEND, group, plain, self._clock.now())
+            elif len(group) == 1 and group[0].run is not None:
+                self._run_alone(transaction, group[0])
             else:
                 self._run(transaction, group)
             appended = transaction.topics.appended() if self.on_appended is not None else None
@@ -381,6 +388,15 @@ class Committer(Service):
             return
         if self.on_commit is not None:
             self.on_commit(count)
+
+    def _run_alone(self, transaction: Transaction, operation: Operation[Any]) -> None:
+        """Without a savepoint: if it fails, there is nothing else to keep."""
+        assert operation.run is not None
+        try:
+            operation.result = operation.run(transaction)
+        except PenstockError as error:
+            operation.error = error
+            raise
 
     def _run(self, transaction: Transaction, group: list[Operation[Any]]) -> None:
         """What cannot fail by itself goes in together, by kind; all else in savepoints."""

@@ -78,6 +78,12 @@ class Desk:
             lambda tx: tx.jobs.claim(self.instance, wanted or {queue: count}, now=now)
         )
 
+    def claim_and_start(self, count: int, begins: Callable[[Claim], bool]) -> list[Claim]:
+        now = self.clock.now()
+        return self.write(
+            lambda tx: tx.jobs.claim(self.instance, {"q": count}, now=now, begins=begins)
+        )
+
     def claimed(self, count: int = 1_000, queue: str = "q") -> list[int]:
         return [claim.id for claim in self.claim(count, queue)]
 

@@ -54,6 +54,67 @@ def test_answers_for_many_claims_of_several_turns_go_together(desk: Desk) -> Non
     assert desk.store.jobs.stats(now=0)[0].processing == 4
 
 
+def test_answers_for_jobs_of_several_queues_are_counted_by_queue(desk: Desk) -> None:
+    """J7: also where they were claimed under one token."""
+    desk.put(*(new_job(queue) for queue in "abab"), new_job("a"))
+    claims = desk.claim(a=3, b=2)
+    assert len({claim.token for claim in claims}) == 1
+    desk.start(*claims)
+    desk.complete(*claims)
+
+    stats = desk.store.jobs.stats(now=0)
+    assert {one.queue: (one.processing, one.completed) for one in stats} == {
+        "a": (0, 3),
+        "b": (0, 2),
+    }
+
+
+def test_of_many_answers_only_those_still_held_count(desk: Desk) -> None:
+    """J4: one of them was handed back meanwhile, one never began."""
+    desk.put(*(new_job() for _ in range(4)))
+    claims = desk.claim(4)
+    desk.start(*claims[:3])
+    desk.release(claims[0])
+
+    assert desk.complete(*claims) == [claims[1].id, claims[2].id]
+    assert desk.complete(*claims) == []
+    (stats,) = desk.store.jobs.stats(now=0)
+    assert (stats.pending, stats.processing, stats.completed) == (1, 1, 2)
+    assert desk.told(claims[3].id) == "enqueued"
+
+
+def test_jobs_may_begin_with_their_claim(desk: Desk, clock: FakeClock) -> None:
+    """J2: the claimer says which, one by one in their order; the others' attempts have not
+    begun."""
+    numbers = [desk.enqueue() for _ in range(4)]
+    asked: list[int] = []
+
+    def begins(claim: Claim) -> bool:
+        asked.append(claim.id)
+        return claim.id % 2 == 1
+
+    claims = desk.claim_and_start(4, begins)
+    assert asked == numbers == [claim.id for claim in claims]
+    began = [claim for claim in claims if claim.id % 2]
+    for number in numbers:
+        is_begun = number % 2 == 1
+        assert desk.told(number) == ("enqueued started" if is_begun else "enqueued")
+        assert desk.get(number).started_at == (clock.now() if is_begun else None)
+    assert desk.complete(*claims) == [claim.id for claim in began]
+
+
+def test_a_job_that_began_with_its_claim_is_a_crash_if_its_worker_dies(desk: Desk) -> None:
+    """J4"""
+    begun, waiting = desk.enqueue(), desk.enqueue()
+    desk.enter(lease_seconds=1)
+    desk.claim_and_start(2, lambda claim: claim.id == begun)
+    desk.clock.advance(2)
+    desk.rescue()
+
+    assert (desk.get(begun).crashes, desk.get(begun).attempts) == (1, 1)
+    assert (desk.get(waiting).crashes, desk.state(waiting)) == (0, State.PENDING)
+
+
 def test_saying_start_twice_is_one_attempt(desk: Desk, clock: FakeClock) -> None:
     """After a commit whose outcome is unknown, a worker says it again."""
     number = desk.enqueue()

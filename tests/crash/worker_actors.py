@@ -86,6 +86,8 @@ class Trap:
             # What found nothing has changed nothing: it waits for the real one.
             if found or name in ("enter", "leave"):
                 setattr(self._called, name, True)
+                if keywords.get("begins") is not None:
+                    self._called.start = True  # With their claim, as most of them do.
             return found
 
         return call

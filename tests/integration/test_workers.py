@@ -15,7 +15,8 @@ import pytest
 import penstock
 from penstock.errors import HubClosed, InvalidInput
 from penstock.job import State
-from penstock.jobs.worker import CLAIM_MAX, HOARD_SECONDS, Bench, Room
+from penstock.jobs.run import Run
+from penstock.jobs.slots import AHEAD_SECONDS, CLAIM_MAX, Room, Slots
 from tests.factories import file_url
 from tests.waiting import wait_until
 
@@ -100,34 +101,46 @@ def test_queues_have_slots_of_their_own(memory: penstock.Hub) -> None:
         gate.open.set()
 
 
+def a_claim(attempt: int = 1) -> Any:
+    return penstock.job.Claim(1, 1, "q", "t", b"", 0, attempt, 3, 0, 0, 0)
+
+
 def test_what_is_claimed_ahead_follows_what_was_done_a_moment_ago() -> None:
-    """The hoarding rule: free slots, and what was completed in the last 50 ms."""
-    bench = Bench("q", 10)
-    assert bench.wanted(100.0) == 10
-    bench.finished = 30
-    bench.note(100.0)
-    assert bench.wanted(100.0 + HOARD_SECONDS / 2) == 40
-    bench.note(100.0 + 2 * HOARD_SECONDS)
-    assert bench.wanted(100.0 + 2 * HOARD_SECONDS) == 10
-    bench.finished = 100_000
-    assert bench.wanted(200.0) == CLAIM_MAX
+    """The hoarding rule: free slots, and what was completed in the last 5 ms (of the 50 there may
+    be)."""
+    slots = Slots("q", 10)
+    assert slots.wanted(100.0) == 10
+    slots.finished = 30
+    slots.note(100.0)
+    assert slots.wanted(100.0 + AHEAD_SECONDS / 2) == 40
+    assert slots.idle == 10, "what may be carried out at any time is for free slots alone"
+    slots.note(100.0 + 2 * AHEAD_SECONDS)
+    assert slots.wanted(100.0 + 2 * AHEAD_SECONDS) == 10
+    slots.finished = 100_000
+    assert slots.wanted(200.0) == CLAIM_MAX
 
 
 def test_a_job_on_its_last_attempt_is_started_only_for_a_free_slot() -> None:
     """What is started ahead and not run is a crash if the worker dies: the last attempt is not
     risked for speed."""
-
-    def claim(attempt: int) -> Any:
-        return penstock.job.Claim(1, 1, "q", "t", b"", 0, attempt, 3, 0, 0, 0)
-
     room = Room(left=3, free=1)
-    assert [room.take(claim(attempt)) for attempt in (3, 3, 1, 2, 1)] == [
+    assert [room.take(a_claim(attempt)) for attempt in (3, 3, 1, 2, 1)] == [
         True,
         False,
         True,
         True,
         False,
     ]
+
+
+def test_a_job_that_waits_for_a_free_slot_makes_no_work_before() -> None:
+    """On its last attempt, claimed ahead: a turn that starts nothing would follow another."""
+    slots = Slots("q", 1)
+    slots.free, slots.finished = 0, 5
+    slots.claimed.append(Run(a_claim(attempt=3)))
+    assert not slots.can_start(100.0)
+    slots.free = 1
+    assert slots.can_start(100.0)
 
 
 def test_delayed_jobs_stay_in_the_database(memory: penstock.Hub) -> None:

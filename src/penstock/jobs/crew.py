@@ -57,6 +57,7 @@ class AsyncCrew:
         self._registry = registry
         self._on_outcome = on_outcome
         self.queues = check_queues(registry, queues)
+        self._names = tuple(self.queues)
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
         self._executor: Executor | None = None
@@ -191,13 +192,15 @@ class AsyncCrew:
     def look(self) -> bool:
         """A look here, on another thread, spares the event loop wakes and the database claims
         for nothing."""
-        if self._worker is None or self._is_waking:
+        worker = self._worker
+        if worker is None or self._is_waking:
             return False
         runtime = self._runtime
-        if not runtime.store.jobs.look(list(self.queues), now=runtime.clock.now()):
+        if not runtime.store.jobs.look(self._names, now=runtime.clock.now()):
             return False
-        self._is_waking = True
-        self._call(self._wake)
+        if not worker.hear():
+            self._is_waking = True
+            self._call(self._wake)
         return True
 
     @property

@@ -1,8 +1,9 @@
 """A worker: takes jobs, runs them, and answers for them.
 
-One transaction does everything that is due: it completes what is done, starts what was claimed,
-and claims what comes next. A handler runs only after its start is on disk, so a crash is known
-for what it is. While one transaction is on its way to the disk, the handlers of the last one run.
+One transaction does everything that is due: it completes what is done, and claims and starts what
+comes next. A handler runs only after its start is on disk, so a crash is known for what it is.
+While one transaction is on its way to the disk, the handlers of the last one run. While there is
+nothing to do, a transaction that claims lies ready, and whoever hears the bell sends it off.
 """
 
 from __future__ import annotations
@@ -14,25 +15,33 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from penstock.clock import micros
-from penstock.errors import HubClosed
+from penstock.errors import HubClosed, PenstockError
 from penstock.job import Answer, Claim, Progress, Setback
 from penstock.jobs.executor import Executor, Outcome
 from penstock.jobs.run import Phase, Run, Why
 from penstock.jobs.runtime import Runtime
+from penstock.jobs.slots import CLAIM_MAX, Room, Slots
 from penstock.ports import Transaction
 
-HOARD_SECONDS = 0.05
-"""A worker claims ahead what it completed in this time, and no more."""
-AHEAD_SECONDS = 0.005
-"""It starts ahead what it completed in this time: handlers shorter than a write to the disk do
-not wait for one each. A job on its last attempt is started only when a slot is free."""
-CLAIM_MAX = 500
-"""Jobs of a queue claimed in one transaction."""
 RETRY_SECONDS = 0.1
 RETRY_SECONDS_MAX = 2.0
 
 
 OnOutcome = Callable[[Run, Setback | None], None]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What one transaction is to do."""
+
+    answers: list[Answer]
+    setbacks: list[Setback]
+    returned: list[Claim]
+    progress: dict[int, tuple[Claim, Progress]]
+    starting: list[Run]
+    wanted: dict[str, int]
+    """How many jobs of each queue to claim."""
+    room: dict[str, Room]
+    """How many of them to start with it."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -42,58 +51,8 @@ class Turn(msgspec.Struct, frozen=True):
     """How many of the answers counted."""
     started: list[int]
     claims: list[Claim]
-    begun: list[int]
+    begun: set[int]
     """Of the new claims, those that were started with them."""
-
-
-class Room(msgspec.Struct, gc=False):
-    """How many jobs of a queue may be started, and how many of them have a slot at once."""
-
-    left: int
-    free: int
-
-    def take(self, claim: Claim) -> bool:
-        if self.left <= 0 or (self.free <= 0 and claim.attempt >= claim.max_attempts):
-            return False
-        self.left -= 1
-        self.free -= 1
-        return True
-
-
-class Bench:
-    """One queue's slots, and the jobs that are for them."""
-
-    __slots__ = ("_done", "begun", "claimed", "finished", "free", "queue", "slots", "stuck")
-
-    def __init__(self, queue: str, slots: int) -> None:
-        self.queue = queue
-        self.slots = slots
-        self.free = slots
-        self.stuck = 0
-        self.claimed: deque[Run] = deque()
-        self.begun: deque[Run] = deque()
-        self.finished = 0
-        self._done: deque[tuple[float, int]] = deque()
-
-    def note(self, now: float) -> None:
-        """With each turn: remember how many have finished since the last."""
-        if self.finished:
-            self._done.append((now, self.finished))
-            self.finished = 0
-        while self._done and self._done[0][0] < now - HOARD_SECONDS:
-            self._done.popleft()
-
-    def pace(self, now: float, seconds: float) -> int:
-        """How many have finished in the last so many seconds."""
-        return self.finished + sum(count for at, count in self._done if at >= now - seconds)
-
-    def wanted(self, now: float) -> int:
-        have = len(self.claimed) + len(self.begun)
-        return min(CLAIM_MAX, self.free + self.pace(now, HOARD_SECONDS) - have)
-
-    def room(self, now: float) -> int:
-        """How many may be started."""
-        return self.free + self.pace(now, AHEAD_SECONDS) - len(self.begun)
 
 
 class Worker:
@@ -103,7 +62,7 @@ class Worker:
         self._runtime = runtime
         self._executor = executor
         self._loop = asyncio.get_running_loop()
-        self._benches = {queue: Bench(queue, slots) for queue, slots in queues.items()}
+        self._queues = {queue: Slots(queue, count) for queue, count in queues.items()}
         self.known: dict[int, Run] = {}
         """Every job in its hands, until its answer is on disk. Others may copy it."""
         self.running = 0
@@ -114,8 +73,10 @@ class Worker:
         self._setbacks: list[Setback] = []
         self._returned: list[Claim] = []
         self._progress: dict[int, tuple[Claim, Progress]] = {}
-        self._wake = asyncio.Event()
         self._may_claim = True
+        self._sleep: asyncio.Future[Turn | None] | None = None
+        self._order: deque[tuple[asyncio.Future[Turn | None], Plan]] = deque()
+        self._is_offered = False
         self._is_stopping = False
         self._failures = 0
         self.on_outcome: OnOutcome | None = None
@@ -127,11 +88,11 @@ class Worker:
     @property
     def stuck(self) -> int:
         """Slots whose handlers were told to stop and have not ended."""
-        return sum(bench.stuck for bench in self._benches.values())
+        return sum(slots.stuck for slots in self._queues.values())
 
     @property
     def claimed(self) -> int:
-        return sum(len(b.claimed) + len(b.begun) for b in self._benches.values())
+        return sum(len(slots.claimed) + len(slots.begun) for slots in self._queues.values())
 
     @property
     def is_failing(self) -> bool:
@@ -143,16 +104,16 @@ class Worker:
     def look(self) -> None:
         """There may be something to claim."""
         self._may_claim = True
-        self._wake.set()
+        self._rouse()
 
     def stop(self) -> None:
         """Claim no more, hand back what has not begun to run, end when what runs has ended."""
         self._is_stopping = True
-        for bench in self._benches.values():
-            self._returned += [run.claim for run in (*bench.claimed, *bench.begun)]
-            bench.claimed.clear()
-            bench.begun.clear()
-        self._wake.set()
+        for slots in self._queues.values():
+            self._returned += [run.claim for run in (*slots.claimed, *slots.begun)]
+            slots.claimed.clear()
+            slots.begun.clear()
+        self._rouse()
 
     def abandon(self) -> None:
         """Time is up: tell what runs to stop, and hand it back."""
@@ -171,22 +132,37 @@ class Worker:
             elif run.phase is Phase.BEGUN:
                 # Told when its turn comes; it never gets a slot.
                 run.why = why
-                self._fill(self._benches[run.claim.queue])
+                self._fill(self._queues[run.claim.queue])
+
+    # From any thread
+
+    def hear(self) -> bool:
+        """There is something to claim. True if it is being claimed from now on, False if the
+        worker is awake and must be told on its own thread."""
+        try:
+            answer, plan = self._order.pop()
+        except IndexError:
+            return False
+        try:
+            self._runtime.committer.run_for(answer, lambda tx: self._write(tx, plan))
+        except PenstockError as error:
+            # Raised where it is awaited.
+            self._loop.call_soon_threadsafe(_fail, answer, error)
+        return True
 
     # The loop
 
     async def run(self) -> None:
         while True:
-            self._wake.clear()
-            if self._has_work():
-                try:
+            try:
+                if self._has_work():
                     await self._take_turn()
-                except HubClosed:
+                elif self._is_stopping and not self.running:
                     return
-            elif self._is_stopping and not self.running:
+                else:
+                    await self._rest()
+            except HubClosed:
                 return
-            else:
-                await self._wake.wait()
 
     def _has_work(self) -> bool:
         if self._answers or self._setbacks or self._returned or self._progress:
@@ -194,14 +170,61 @@ class Worker:
         if self._is_stopping:
             return False
         now = self._loop.time()
-        for bench in self._benches.values():
-            if bench.claimed and bench.room(now) > 0:
+        for slots in self._queues.values():
+            if slots.can_start(now):
                 return True
-            if self._may_claim and bench.wanted(now) > 0:
+            if self._may_claim and slots.wanted(now) > 0:
                 return True
         return False
 
     async def _take_turn(self) -> None:
+        plan = self._plan()
+        try:
+            turn = await self._runtime.committer.run_async(lambda tx: self._write(tx, plan))
+        except Exception as error:  # noqa: BLE001 - a worker that ended would keep its jobs
+            await self._put_off(plan, error)
+        else:
+            self._conclude(plan, turn)
+
+    async def _rest(self) -> None:
+        """Until there is something to do."""
+        answer = self._sleep = self._loop.create_future()
+        plan = self._plan_to_claim()
+        self._is_offered = bool(plan.wanted)
+        if self._is_offered:
+            self._order.append((answer, plan))
+        try:
+            turn = await answer
+        except Exception as error:  # noqa: BLE001 - as above
+            await self._put_off(plan, error)
+        else:
+            if turn is not None:
+                self._conclude(plan, turn)
+        finally:
+            self._sleep = None
+            self._order.clear()
+
+    def _rouse(self) -> None:
+        """There is something else to do."""
+        sleep = self._sleep
+        if sleep is None or sleep.done():
+            return
+        if self._is_offered:
+            try:
+                self._order.pop()
+            except IndexError:
+                return  # It is on its way to the disk, and wakes with its answer.
+        sleep.set_result(None)
+
+    def _plan_to_claim(self) -> Plan:
+        """For the slots that are free, and none ahead: nobody knows when it is carried out."""
+        wanted: dict[str, int] = {}
+        if not self._is_stopping:
+            idle = {queue: slots.idle for queue, slots in self._queues.items()}
+            wanted = {queue: min(CLAIM_MAX, count) for queue, count in idle.items() if count > 0}
+        return Plan([], [], [], {}, [], wanted, {q: Room(n, n) for q, n in wanted.items()})
+
+    def _plan(self) -> Plan:
         answers, self._answers = self._answers, []
         setbacks, self._setbacks = self._setbacks, []
         returned, self._returned = self._returned, []
@@ -214,72 +237,67 @@ class Worker:
         may_claim = self._may_claim or bool(answers or setbacks)
         if not self._is_stopping:
             now = self._loop.time()
-            for bench in self._benches.values():
-                bench.note(now)
-                count, free = bench.room(now), bench.free - len(bench.begun)
-                taken = _next_to_start(bench, Room(count, free))
-                room[bench.queue] = Room(count - len(taken), free - len(taken))
-                if may_claim and (more := bench.wanted(now) - len(taken)) > 0:
-                    wanted[bench.queue] = more
-                starting += taken
-        claims = [run.claim for run in starting]
-        try:
-            turn = await self._runtime.committer.run_async(
-                lambda tx: self._write(
-                    tx, answers, setbacks, returned, progress, claims, wanted, room
-                )
-            )
-        except Exception as error:
-            # The database is busy, full or away: the answers stand, and are given again. Whatever
-            # else it may be: a worker that ended here would keep its jobs for ever.
-            self._answers = answers + self._answers
-            self._setbacks = setbacks + self._setbacks
-            self._returned = returned + self._returned
-            self._progress = {**progress, **self._progress}
-            for run in reversed(starting):
-                self._benches[run.claim.queue].claimed.appendleft(run)
-            if self._is_stopping:
-                self.stop()
-            if isinstance(error, HubClosed):
-                raise
-            self._failures += 1
-            self._runtime.telemetry.emit("service_failed", service="worker", error=repr(error))
-            pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2 ** min(self._failures, 10))
-            await asyncio.sleep(pause)
-            return
-        self._failures = 0
-        self._answered(answers, setbacks, returned, turn.held)
-        self._begin(starting, turn, wanted)
+            for slots in self._queues.values():
+                slots.note(now)
+                left = room[slots.queue] = Room(slots.room(now), slots.free - len(slots.begun))
+                starting += slots.starting(left)
+                if may_claim and (more := min(left.left, slots.wanted(now))) > 0:
+                    wanted[slots.queue] = more
+        return Plan(answers, setbacks, returned, progress, starting, wanted, room)
 
-    def _write(
-        self,
-        transaction: Transaction,
-        answers: list[Answer],
-        setbacks: list[Setback],
-        returned: list[Claim],
-        progress: dict[int, tuple[Claim, Progress]],
-        starting: list[Claim],
-        wanted: dict[str, int],
-        room: dict[str, Room],
-    ) -> Turn:
+    async def _put_off(self, plan: Plan, error: Exception) -> None:
+        """The database is busy, full or away: the answers stand, and are given again."""
+        self._answers = plan.answers + self._answers
+        self._setbacks = plan.setbacks + self._setbacks
+        self._returned = plan.returned + self._returned
+        self._progress = {**plan.progress, **self._progress}
+        for run in reversed(plan.starting):
+            self._queues[run.claim.queue].claimed.appendleft(run)
+        if self._is_stopping:
+            self.stop()
+        if isinstance(error, HubClosed):
+            raise error
+        self._failures += 1
+        self._may_claim = True
+        self._runtime.telemetry.emit("service_failed", service="worker", error=repr(error))
+        await asyncio.sleep(min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2 ** min(self._failures, 10)))
+
+    def _conclude(self, plan: Plan, turn: Turn) -> None:
+        self._failures = 0
+        self._answered(plan.answers, plan.setbacks, plan.returned, turn.held)
+        self._begin(plan.starting, turn, plan.wanted)
+
+    def _write(self, transaction: Transaction, plan: Plan) -> Turn:
         """On the committer's thread, in one transaction."""
         jobs, now = transaction.jobs, self._runtime.clock.now()
         held = 0
-        if answers:
+        if plan.answers:
             until = now + micros(self._runtime.settings.job_result_seconds)
-            held += len(jobs.complete(answers, now=now, result_until=until))
-        if setbacks:
-            held += len(jobs.set_back(setbacks, now=now))
-        if returned:
-            jobs.release(returned, now=now)
-        for claim, reported in progress.values():
+            held += len(jobs.complete(plan.answers, now=now, result_until=until))
+        if plan.setbacks:
+            held += len(jobs.set_back(plan.setbacks, now=now))
+        if plan.returned:
+            jobs.release(plan.returned, now=now)
+        for claim, reported in plan.progress.values():
             jobs.report(claim.id, claim.token, reported, now=now)
-        started = jobs.start(starting, now=now) if starting else []
-        instance = self._runtime.instance
-        assert instance is not None
-        claims = jobs.claim(instance, wanted, now=now) if wanted else []
-        at_once = [claim for claim in claims if room[claim.queue].take(claim)]
-        begun = jobs.start(at_once, now=now) if at_once else []
+        started: list[int] = []
+        if plan.starting:
+            started = jobs.start([run.claim for run in plan.starting], now=now)
+        claims: list[Claim] = []
+        begun: set[int] = set()
+        if plan.wanted:
+            instance = self._runtime.instance
+            assert instance is not None
+            # Copied: a transaction that fails is made again.
+            room = {queue: msgspec.structs.replace(plan.room[queue]) for queue in plan.wanted}
+
+            def begins(claim: Claim) -> bool:
+                if room[claim.queue].take(claim):
+                    begun.add(claim.id)
+                    return True
+                return False
+
+            claims = jobs.claim(instance, plan.wanted, now=now, begins=begins)
         return Turn(held, started, claims, begun)
 
     def _answered(
@@ -305,22 +323,22 @@ class Worker:
         started = set(turn.started)
         for run in starting:
             if run.id in started:
-                self._benches[run.claim.queue].begun.append(run)
+                self._queues[run.claim.queue].begun.append(run)
                 run.phase = Phase.BEGUN
             else:
                 # Rescued, or cancelled while it waited here: the second ends with this.
                 self._returned.append(run.claim)
-        begun = set(turn.begun)
+        begun = turn.begun
         got = dict.fromkeys(wanted, 0)
         for claim in turn.claims:
             got[claim.queue] += 1
             run = self.known[claim.id] = Run(claim)
-            bench = self._benches[claim.queue]
+            slots = self._queues[claim.queue]
             if claim.id in begun:
                 run.phase = Phase.BEGUN
-                bench.begun.append(run)
+                slots.begun.append(run)
             else:
-                bench.claimed.append(run)
+                slots.claimed.append(run)
         if wanted:
             # Less than was asked for: the rest comes with the next wake.
             self._may_claim = any(got[queue] >= count for queue, count in wanted.items())
@@ -329,19 +347,19 @@ class Worker:
         if self._is_stopping:
             self.stop()
         else:
-            for bench in self._benches.values():
-                self._fill(bench)
+            for slots in self._queues.values():
+                self._fill(slots)
 
-    def _fill(self, bench: Bench) -> None:
+    def _fill(self, slots: Slots) -> None:
         """Give free slots to jobs that have begun."""
-        begun = bench.begun
-        while begun and (bench.free > 0 or begun[0].why is not None):
+        begun = slots.begun
+        while begun and (slots.free > 0 or begun[0].why is not None):
             run = begun.popleft()
             if run.why is not None:
                 self._returned.append(run.claim)
-                self._wake.set()
+                self._rouse()
                 continue
-            bench.free -= 1
+            slots.free -= 1
             self.running += 1
             self._executor.submit(run)
 
@@ -350,16 +368,16 @@ class Worker:
     def _done(self, run: Run, outcome: Outcome | None) -> None:
         """The handler has ended, in whatever way, or has had its time."""
         self.running -= 1
-        bench = self._benches[run.claim.queue]
+        slots = self._queues[run.claim.queue]
         if run.phase is Phase.STUCK:
-            bench.stuck += 1
+            slots.stuck += 1
             self._runtime.telemetry.emit("job_stuck", job=run.id, type=run.claim.type)
         else:
             run.phase = Phase.ANSWERED
-            bench.free += 1
-            bench.finished += 1
-            if bench.begun:
-                self._fill(bench)
+            slots.free += 1
+            slots.finished += 1
+            if slots.begun:
+                self._fill(slots)
         if self._progress:
             self._progress.pop(run.id, None)
         if outcome is None:
@@ -376,7 +394,7 @@ class Worker:
             self._setbacks.append(outcome)
         if self.on_outcome is not None and (outcome is not None or run.is_settled):
             self._tell(run, outcome if isinstance(outcome, Setback) else None)
-        self._wake.set()
+        self._rouse()
 
     def _tell(self, run: Run, setback: Setback | None) -> None:
         assert self.on_outcome is not None
@@ -387,11 +405,11 @@ class Worker:
 
     def _freed(self, run: Run) -> None:
         """One that was stuck has ended."""
-        bench = self._benches[run.claim.queue]
-        bench.stuck -= 1
-        bench.free += 1
-        self._fill(bench)
-        self._wake.set()
+        slots = self._queues[run.claim.queue]
+        slots.stuck -= 1
+        slots.free += 1
+        self._fill(slots)
+        self._rouse()
 
     def _report(self, claim: Claim, progress: Progress) -> None:
         """From any thread."""
@@ -400,13 +418,11 @@ class Worker:
             run = self.known.get(claim.id)
             if run is not None and run.token == claim.token and run.phase is Phase.RUNNING:
                 self._progress[claim.id] = (claim, progress)
-                self._wake.set()
+                self._rouse()
 
         self._loop.call_soon_threadsafe(note)
 
 
-def _next_to_start(bench: Bench, room: Room) -> list[Run]:
-    starting: list[Run] = []
-    while bench.claimed and room.take(bench.claimed[0].claim):
-        starting.append(bench.claimed.popleft())
-    return starting
+def _fail(answer: asyncio.Future[Turn | None], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)

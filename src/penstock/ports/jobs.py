@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class JobWriter(Protocol):
         wanted: Mapping[str, int],
         *,
         now: Micros,
+        begins: Callable[[Claim], bool] | None = None,
     ) -> list[Claim]:
         """Take up to so many ready jobs of each queue, by priority (lower first), then by id.
 
@@ -72,7 +73,8 @@ class JobWriter(Protocol):
         limits hold over all processes, and whatever ends: not more than `concurrency_max` in
         anybody's hands, not more than `rate_max` in any `rate_seconds`, none while it is paused.
         One whose deadline has passed fails instead of being handed out. An attempt does not begin
-        before `start`. A process whose lease has run out gets nothing until it has entered again:
+        before `start`, but for those of which `begins` says so: they are started with their
+        claim. It is asked once about each, in this order. A process whose lease has run out gets nothing until it has entered again:
         it would be taken away at once.
         """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -45,11 +45,19 @@ _CRASH = msgspec.to_builtins(CRASHED)
 class JobHands(JobRows):
     # Out
 
-    def claim(self, instance: Instance, wanted: Mapping[str, int], *, now: Micros) -> list[Claim]:
-        until = fetch_value(self._connection, SQL["lease"], (instance.id,))
+    def claim(
+        self,
+        instance: Instance,
+        wanted: Mapping[str, int],
+        *,
+        now: Micros,
+        begins: Callable[[Claim], bool] | None = None,
+    ) -> list[Claim]:
+        until, is_due = fetch_one(self._connection, SQL["lease_and_due"], (instance.id, now))
         if until is not None and until <= self._leasing.now():
             return []
-        self._stage(now)
+        if is_due:
+            self._stage(now)
         claims: list[Claim] = []
         token = 0
         for queue, count in wanted.items():
@@ -57,10 +65,29 @@ class JobHands(JobRows):
             if not rows:
                 continue
             token = token or int(fetch_value(self._connection, NEXT_TOKEN))
-            self._for([row[1] for row in rows], "claim_many", token, instance.id, now)
+            taken = [_claim(queue, token, row) for row in rows]
+            self._hand_out(taken, instance, now, begins)
             self._move(queue, State.PENDING, State.PROCESSING, len(rows))
-            claims += [_claim(queue, token, row) for row in rows]
+            claims += taken
         return claims
+
+    def _hand_out(
+        self,
+        claims: list[Claim],
+        instance: Instance,
+        now: Micros,
+        begins: Callable[[Claim], bool] | None,
+    ) -> None:
+        token = claims[0].token
+        begun: list[int] = []
+        waiting: list[int] = []
+        for claim in claims:
+            (begun if begins is not None and begins(claim) else waiting).append(claim.id)
+        if waiting:
+            self._for(waiting, "claim_many", token, instance.id, now, None)
+        if begun:
+            self._for(begun, "claim_many", token, instance.id, now, now)
+            self._for(begun, "begun_many", now)
 
     def _take_ready(self, queue: str, count: int, now: Micros) -> list[Any]:
         """Up to so many as the limits allow, without those that are too late."""
@@ -140,11 +167,15 @@ class JobHands(JobRows):
         held: list[int] = []
         for token, ids in _by_token(answers):
             self._for(ids, "finish_many", token, now)
+            count = self._connection.changes()
+            if not count:
+                continue
+            if count < len(ids):
+                ids = [row[0] for row in self._for(ids, "started_of", token)]
+            held += ids
             self._for(ids, "completed_many", token, now)
-            rows = self._for(ids, "drop_claims", token)
-            held += [row[0] for row in rows]
-            for queue, jobs in Counter([row[1] for row in rows]).items():
-                self._move(queue, State.PROCESSING, State.COMPLETED, jobs)
+            self._count_completed(token, ids)
+            self._for(ids, "drop_claims", token)
         if not held:
             return held
         kept = set(held)
@@ -156,6 +187,14 @@ class JobHands(JobRows):
                 self._connection.execute(SQL["keep_result"], values)
         self._finished(held, now, succeeded=True)
         return held
+
+    def _count_completed(self, token: int, ids: list[int]) -> None:
+        ((queue, last),) = self._for(ids, "queues_of", token)
+        counts = [(queue, len(ids))]
+        if queue != last:
+            counts = self._for(ids, "count_by_queue", token)
+        for name, jobs in counts:
+            self._move(name, State.PROCESSING, State.COMPLETED, jobs)
 
     def set_back(self, setbacks: Sequence[Setback], *, now: Micros) -> list[int]:
         held: list[int] = []

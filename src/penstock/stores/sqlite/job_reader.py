@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import apsw
@@ -28,6 +29,7 @@ from penstock.model import Instance
 from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one, fetch_value
 from penstock.stores.sqlite.job_hands import RATE_STEPS, is_lost, lost_instances
 from penstock.stores.sqlite.job_rows import SQL, as_array, state_of
+from penstock.stores.sqlite.lane import Lane
 from penstock.stores.sqlite.liveness import Leasing
 
 _failure = msgspec.json.Decoder(Failure)
@@ -61,8 +63,11 @@ _TABLES = {
 class SqliteJobReader:
     """`now` is the wall clock, by which results expire."""
 
-    def __init__(self, pool: ReaderPool, leasing: Leasing, now: Callable[[], Micros]) -> None:
+    def __init__(
+        self, pool: ReaderPool, lane: Lane, leasing: Leasing, now: Callable[[], Micros]
+    ) -> None:
         self._pool = pool
+        self._lane = lane
         self._leasing = leasing
         self._now = now
 
@@ -119,8 +124,8 @@ class SqliteJobReader:
         return QueueLimits() if row is None else _limits(*row)
 
     def look(self, queues: Sequence[str], *, now: Micros) -> bool:
-        values = (json.dumps(list(queues)), now, self._leasing.now())
-        return bool(self._pool.fetch(SQL["look"], values)[0][0])
+        values = (_names(tuple(queues)), now, self._leasing.now())
+        return bool(self._lane.fetch(SQL["look"], values)[0][0])
 
     def free_in(self, queues: Sequence[str]) -> Micros | None:
         now = self._leasing.now()
@@ -202,6 +207,12 @@ class SqliteJobReader:
     def parents(self, id: int) -> list[int]:
         with self._pool.read() as connection:
             return [row[0] for row in fetch_all(connection, SQL["parents"], (id,))]
+
+
+@lru_cache
+def _names(queues: tuple[str, ...]) -> str:
+    """As a parameter. The same few are asked for after each commit."""
+    return json.dumps(queues)
 
 
 def _conditions(connection: apsw.Connection, filter: JobFilter) -> tuple[list[str], list[Any]]:

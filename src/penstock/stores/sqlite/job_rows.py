@@ -32,6 +32,12 @@ RUNS = {
     if text in sql
 }
 
+COUNTS_MAX = 8
+_COUNTS = [
+    SQL["count_jobs"].replace("(?, ?, ?)", ", ".join(["(?, ?, ?)"] * rows))
+    for rows in range(COUNTS_MAX + 1)
+]
+
 _PLACES = {
     State.PENDING: "leave_ready",
     State.SCHEDULED: "leave_scheduled",
@@ -65,13 +71,18 @@ class JobRows:
         self.made_ready = False
 
     def flush(self) -> None:
+        values: list[Any] = []
         for (queue, state), jobs in self._counted.items():
             if jobs:
-                self._connection.execute(SQL["count_jobs"], (queue, state, jobs))
+                values += (queue, state, jobs)
             if jobs < 0 and state is State.PROCESSING and not self.made_ready:
                 # Where a limit held others back, there is room now.
                 limits = fetch_one(self._connection, SQL["queue"], (queue,))
                 self.made_ready = limits is not None and limits[1] is not None
+        # Few of them, so one statement does.
+        for start in range(0, len(values), 3 * COUNTS_MAX):
+            some = values[start : start + 3 * COUNTS_MAX]
+            self._connection.execute(_COUNTS[len(some) // 3], some)
 
     def mark(self) -> tuple[Any, ...]:
         return self._counted.copy(), self.made_ready

@@ -33,6 +33,7 @@ from penstock.stores.sqlite.feeds import SqliteFeedReader
 from penstock.stores.sqlite.forks import gate
 from penstock.stores.sqlite.job_reader import SqliteJobReader
 from penstock.stores.sqlite.lake import SqliteLakeReader
+from penstock.stores.sqlite.lane import Lane
 from penstock.stores.sqlite.leases import SqliteInstanceReader, SqliteLeaseReader
 from penstock.stores.sqlite.ledger import SqliteLedgerReader
 from penstock.stores.sqlite.liveness import Leasing, Liveness
@@ -78,6 +79,7 @@ class SqliteStore:
             raise
         self._names = NameBook()
         self._pool = ReaderPool(self._database)
+        self._lane = Lane(self._database)
         self._leasing = Leasing(Liveness(path), clock.monotonic)
         self._checkpointer = Checkpointer(self._database, wal_bytes_max=settings.wal_bytes_max)
         self._bell = Bell(path)
@@ -89,7 +91,7 @@ class SqliteStore:
         self.leases = SqliteLeaseReader(self._pool, self._leasing)
         self.instances = SqliteInstanceReader(self._pool, self._leasing)
         self.presence = SqlitePresenceReader(self._pool, self._leasing)
-        self.jobs = SqliteJobReader(self._pool, self._leasing, clock.now)
+        self.jobs = SqliteJobReader(self._pool, self._lane, self._leasing, clock.now)
         self.schedules = SqliteScheduleReader(self._pool)
         self.ledger = SqliteLedgerReader(self._pool, self._leasing)
         self.sinks = SqliteSinkReader(self._pool)
@@ -191,6 +193,7 @@ class SqliteStore:
 
     def close(self) -> None:
         self._pool.close()
+        self._lane.close()
         self._checkpointer.close()
         self._bell.close()
         self._leasing.liveness.close()

@@ -20,7 +20,7 @@ INSERT INTO penstock_job_events (job_id, kind, at, attempt)
 SELECT id, 1, ?3, 0 FROM penstock_jobs WHERE id BETWEEN ?1 AND ?2;
 
 -- count_jobs --
-INSERT INTO penstock_job_counts (queue, state, jobs) VALUES (?1, ?2, ?3)
+INSERT INTO penstock_job_counts (queue, state, jobs) VALUES (?, ?, ?)
 ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs;
 
 -- add_event --
@@ -92,8 +92,12 @@ WHERE r.queue = ?1 ORDER BY r.priority, r.job_id LIMIT ?2;
 DELETE FROM penstock_job_ready WHERE queue = ?1 AND (priority, job_id) <= (?2, ?3);
 
 -- claim_many --
-INSERT INTO penstock_job_claims (job_id, queue, token, instance, attempt, claimed_at)
-SELECT id, queue, ?1, ?2, attempts + 1, ?3 FROM penstock_jobs WHERE id IN carray(?4);
+INSERT INTO penstock_job_claims (job_id, queue, token, instance, attempt, claimed_at, started_at)
+SELECT id, queue, ?1, ?2, attempts + 1, ?3, ?4 FROM penstock_jobs WHERE id IN carray(?5);
+
+-- begun_many --
+INSERT INTO penstock_job_events (job_id, kind, at, attempt)
+SELECT job_id, 2, ?1, attempt FROM penstock_job_claims WHERE job_id IN carray(?2);
 
 -- start_many --
 UPDATE penstock_job_claims SET started_at = coalesce(started_at, ?2)
@@ -116,10 +120,22 @@ INSERT INTO penstock_job_events (job_id, kind, at, attempt)
 SELECT job_id, 3, ?2, attempt FROM penstock_job_claims
 WHERE token = ?1 AND started_at IS NOT NULL AND job_id IN carray(?3);
 
+-- started_of --
+SELECT job_id FROM penstock_job_claims
+WHERE token = ?1 AND started_at IS NOT NULL AND job_id IN carray(?2);
+
+-- queues_of --
+-- Nearly always they are of one queue, which is told without sorting and in one row.
+SELECT min(queue), max(queue) FROM penstock_job_claims
+WHERE token = ?1 AND started_at IS NOT NULL AND job_id IN carray(?2);
+
+-- count_by_queue --
+SELECT queue, count(*) FROM penstock_job_claims
+WHERE token = ?1 AND started_at IS NOT NULL AND job_id IN carray(?2) GROUP BY queue;
+
 -- drop_claims --
 DELETE FROM penstock_job_claims
-WHERE token = ?1 AND started_at IS NOT NULL AND job_id IN carray(?2)
-RETURNING job_id, queue;
+WHERE token = ?1 AND started_at IS NOT NULL AND job_id IN carray(?2);
 
 -- keep_result --
 UPDATE penstock_job_finished SET result = ?2, result_encoding = ?3, result_until = ?4
@@ -174,6 +190,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (instance) DO UPDATE SET
     lease_until = excluded.lease_until, boot_id = excluded.boot_id, queues = excluded.queues,
     seen_at = excluded.seen_at, types = excluded.types;
+
+-- lease_and_due --
+SELECT (SELECT lease_until FROM penstock_workers WHERE instance = ?1),
+    EXISTS (SELECT 1 FROM penstock_job_scheduled WHERE run_at <= ?2);
 
 -- lease --
 SELECT lease_until FROM penstock_workers WHERE instance = ?;
