@@ -162,7 +162,8 @@ def test_files_are_replaced_by_others_in_one_step(scribe: Scribe) -> None:
     hold(scribe, "*")
     files = [lake_file("a"), lake_file("b", first_id=4, last_id=6, unparsable=1)]
     archive(scribe, batch(0, 6, *files), **{"*": 0})
-    assert scribe.store.lake.crowded(files_min=2) == [("orders", "2026-01-31")]
+    assert scribe.store.lake.small_files(bytes_max=11) == files
+    assert scribe.store.lake.small_files(bytes_max=10) == []
     merged, now = lake_file("ab", last_id=6, rows=6, unparsable=1), scribe.clock.now()
 
     scribe.write(lambda tx: tx.lake.replace(["a", "b"], [merged], now=now))
@@ -170,7 +171,8 @@ def test_files_are_replaced_by_others_in_one_step(scribe: Scribe) -> None:
         scribe.write(lambda tx: tx.lake.replace(["a"], [lake_file("x")], now=now))
 
     assert scribe.store.lake.view().files == [merged]
-    assert scribe.store.lake.crowded(files_min=2) == []
+    assert scribe.store.lake.small_files(bytes_max=11) == []
+    assert scribe.store.lake.newest_date() == "2026-01-31"
     totals = scribe.store.lake.totals()
     assert (totals.files, totals.rows, totals.unparsable, totals.replaced_files) == (1, 6, 1, 2)
     assert totals.formats == {"application/json": 3}

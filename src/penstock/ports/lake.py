@@ -7,12 +7,11 @@ a batch is in the lake as a whole or not at all, and readers never see half of o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
-if TYPE_CHECKING:
-    from penstock.clock import Micros
+from penstock.clock import Micros
 
 
 class LakeFile(msgspec.Struct, frozen=True):
@@ -180,8 +179,12 @@ class LakeReader(Protocol):
 
     def totals(self) -> LakeTotals: ...
 
-    def crowded(self, *, files_min: int) -> list[tuple[str, str]]:
-        """Folders and dates that have at least so many files."""
+    def small_files(self, *, bytes_max: int) -> list[LakeFile]:
+        """Files below a size, where a folder and date has two of them or more: in the order of
+        folders, dates and ids."""
+
+    def newest_date(self) -> str | None:
+        """The latest date of which there are files."""
 
     def additions(self, *, limit: int) -> list[Addition]:
         """The newest first."""

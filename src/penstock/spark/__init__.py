@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from penstock.spark.commit import forget_sink
     from penstock.spark.declared import pipeline
     from penstock.spark.groups import advance_group
+    from penstock.spark.lake import read_topic
     from penstock.spark.running import run
     from penstock.spark.sessions import session
 
@@ -19,11 +20,12 @@ _HOMES = {
     "advance_group": "penstock.spark.groups",
     "forget_sink": "penstock.spark.commit",
     "pipeline": "penstock.spark.declared",
+    "read_topic": "penstock.spark.lake",
     "run": "penstock.spark.running",
     "session": "penstock.spark.sessions",
 }
 
-__all__ = ["advance_group", "forget_sink", "pipeline", "run", "session"]
+__all__ = ["advance_group", "forget_sink", "pipeline", "read_topic", "run", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ def is_remote(place: str) -> bool:
 def is_used(place: str, spark: SparkSession | None = None) -> bool:
     """Whether a stream has begun there."""
     if not is_remote(place):
-        offsets = _local(place) / "offsets"
+        offsets = local(place) / "offsets"
         return offsets.is_dir() and any(
             not entry.name.startswith(".") for entry in offsets.iterdir()
         )
@@ -36,10 +36,10 @@ def set_aside(place: str, spark: SparkSession | None = None) -> str | None:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     aside = f"{place.rstrip('/')}.{stamp}"
     if not is_remote(place):
-        if not _local(place).exists():
+        if not local(place).exists():
             return None
-        _local(place).rename(_local(aside))
-        return str(_local(aside))
+        local(place).rename(local(aside))
+        return str(local(aside))
     files, path = hadoop(place, spark)
     if not files.exists(path):
         return None
@@ -47,7 +47,7 @@ def set_aside(place: str, spark: SparkSession | None = None) -> str | None:
     return aside
 
 
-def _local(place: str) -> Path:
+def local(place: str) -> Path:
     return Path(unquote(urlsplit(place).path)) if place.startswith("file:/") else Path(place)
 
 

@@ -93,9 +93,10 @@ class Driver:
                 self._report(progress)
 
     def _report(self, progress: Mapping[str, Any]) -> None:
-        rows = int(progress["numInputRows"])
+        counted = self._run.counted.pop(int(progress["batchId"]), None)
+        rows = int(progress["numInputRows"]) if counted is None else counted
         ranges = _ranges(progress["sources"])
-        if self._backlogs and len(ranges) == len(self._backlogs):
+        if counted is None and self._backlogs and len(ranges) == len(self._backlogs):
             read = sum(
                 backlog.count(start, end)
                 for backlog, (start, end, _) in zip(self._backlogs, ranges, strict=True)

@@ -121,6 +121,8 @@ class Run:
         self._on_beat = on_beat
         self.sources: list[SourceOptions] = []
         """What its streams were told."""
+        self.counted: dict[int, int] = {}
+        """Rows of a batch, by its number, where the pipeline knows them better than Spark."""
 
     @property
     def url(self) -> str:

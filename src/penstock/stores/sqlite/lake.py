@@ -148,9 +148,14 @@ class SqliteLakeReader:
             formats = dict(fetch_all(connection, SQL["formats"]))
         return LakeTotals(files, rows, size, unparsable, formats, *replaced)
 
-    def crowded(self, *, files_min: int) -> list[tuple[str, str]]:
+    def small_files(self, *, bytes_max: int) -> list[LakeFile]:
         with self._pool.read() as connection:
-            return fetch_all(connection, SQL["crowded"], (files_min,))
+            return [_file(row) for row in fetch_all(connection, SQL["small_files"], (bytes_max,))]
+
+    def newest_date(self) -> str | None:
+        with self._pool.read() as connection:
+            found: str | None = fetch_value(connection, SQL["newest_date"])
+            return found
 
     def additions(self, *, limit: int) -> list[Addition]:
         with self._pool.read() as connection:

@@ -72,10 +72,17 @@ FROM penstock_lake_files;
 SELECT j.key, sum(j.value) FROM penstock_lake_files AS f, json_each(f.formats) AS j
 WHERE f.replaced_at IS NULL GROUP BY j.key ORDER BY j.key;
 
--- crowded --
--- By the index of those that are present.
-SELECT folder, date FROM penstock_lake_files WHERE replaced_at IS NULL
-GROUP BY folder, date HAVING count(*) >= ?1 ORDER BY date, folder;
+-- small_files --
+SELECT path, folder, date, rows, bytes, first_id, last_id, first_at, last_at, digest, formats,
+       unparsable
+FROM (
+    SELECT *, count(*) OVER (PARTITION BY folder, date) AS together
+    FROM penstock_lake_files WHERE replaced_at IS NULL AND bytes < ?1
+)
+WHERE together > 1 ORDER BY folder, date, first_id, path;
+
+-- newest_date --
+SELECT max(date) FROM penstock_lake_files WHERE replaced_at IS NULL;
 
 -- additions --
 SELECT query, number, after, through, files, rows, bytes, digest, at FROM penstock_lake_batches
