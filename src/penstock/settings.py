@@ -228,8 +228,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lake_file_bytes: Bytes = 128 * 1024 * 1024
     """Files of the lake below this size are merged when there are several."""
     lake_replaced_seconds: Positive = 7 * 86_400.0
-    """How long files that were merged into others stay: for readers that have begun with them, and
-    for backups of the database that name them."""
+    """How long files that were merged stay: for readers at work, and for backups that name them."""
     checkpoints: str = ""
     """The folder of the pipelines' checkpoints. Default: beside the database, in its name with
     .pipelines."""
