@@ -180,7 +180,7 @@ def in_flight(link: Link, *, tasks: int, seconds: float, warm_up_seconds: float)
 
             async def producer() -> int:
                 added = 0
-                while loop.time() < until:
+                while not added or loop.time() < until:
                     await enqueue(QUEUE, TYPE, PAYLOAD)
                     added += 1
                 return added

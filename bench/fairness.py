@@ -92,7 +92,7 @@ def light(link: Link, *, samples: int, every_ms: float, seconds_max: float) -> d
         link.ready()
         link.wait_go()
         deadline = time.monotonic() + seconds_max
-        while len(taken_ms) < samples and time.monotonic() < deadline:
+        while len(taken_ms) < samples and (not taken_ms or time.monotonic() < deadline):
             time.sleep(every_ms / 1000)
             started = time.monotonic_ns()
             hub.topics.publish("light", PAYLOAD, type=TYPE)

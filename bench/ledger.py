@@ -183,7 +183,7 @@ def mark_for(link: Link, *, tasks: int, seconds: float, warm_up_seconds: float) 
 
             async def consumer() -> int:
                 marked = 0
-                while loop.time() < until:
+                while not marked or loop.time() < until:
                     marked += await mark(SCOPE, next(keys))
                 return marked
 

@@ -176,7 +176,7 @@ async def publish_while(
 
     async def publisher() -> int:
         published = 0
-        while goes_on():
+        while not published or goes_on():
             await publish(topic, PAYLOAD, type=TYPE)
             published += 1
         return published

@@ -79,7 +79,7 @@ def enqueue(link: Link, *, seconds: float, address: str = "", home: str) -> dict
 
         async def add() -> int:
             added = 0
-            while time.perf_counter() < until:
+            while not added or time.perf_counter() < until:
                 await pool.enqueue_job("nothing", PAYLOAD)
                 added += 1
             return added

@@ -44,9 +44,9 @@ class Countdown:
 
 
 def for_seconds(seconds: float, call: Callable[[], object]) -> int:
-    """Call it for so long. Returns how often."""
+    """Call it for so long, and once at least. Returns how often."""
     count, until = 0, time.perf_counter() + seconds
-    while time.perf_counter() < until:
+    while not count or time.perf_counter() < until:
         call()
         count += 1
     return count

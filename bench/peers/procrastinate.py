@@ -60,7 +60,7 @@ def enqueue(link: Link, *, seconds: float, address: str = "") -> dict[str, Any]:
 
             async def add() -> int:
                 added = 0
-                while time.perf_counter() < until:
+                while not added or time.perf_counter() < until:
                     await nothing.defer_async(payload=PAYLOAD)
                     added += 1
                 return added

@@ -121,7 +121,7 @@ def light(link: Link, *, samples: int, every_ms: float, seconds_max: float) -> d
     link.wait_go()
     taken_ms: list[float] = []
     deadline = time.monotonic() + seconds_max
-    while len(taken_ms) < samples and time.monotonic() < deadline:
+    while len(taken_ms) < samples and (not taken_ms or time.monotonic() < deadline):
         time.sleep(every_ms / 1000)
         started = time.monotonic_ns()
         insert(connection, [ROW])
@@ -190,7 +190,7 @@ def group_commit(
 
         async def task() -> int:
             count = 0
-            while time.perf_counter() < end:
+            while not count or time.perf_counter() < end:
                 await publish(loop)
                 count += 1
             return count
