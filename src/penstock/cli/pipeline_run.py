@@ -122,7 +122,10 @@ class Conductor:
         started = time.monotonic()
         try:
             status = runner.run(
-                order, stop=self._stop, on_report=lambda report: screen.report(name, report)
+                order,
+                stop=self._stop,
+                on_report=lambda report: screen.report(name, report),
+                on_beat=lambda lag: screen.beat(name, lag),
             )
         except Exception as error:  # noqa: BLE001 - told at the end, to whoever started it
             known = explain(error)
@@ -162,6 +165,9 @@ class Screen:
             f"{show_duration(report.seconds)} ({rate:,.0f} rows/s){behind}"
         )
         self._tell("batch", name, text, **msgspec.structs.asdict(report))
+
+    def beat(self, name: str, lag: int | None) -> None:
+        """It is there, and has nothing to do."""
 
     def fail(self, name: str, error: PenstockError) -> None:
         self._tell("failed", name, "", error=error.code, message=error.message)
@@ -240,6 +246,18 @@ class Bars(Screen):
             lag="" if report.lag is None else f"{report.lag:,} behind",
         )
 
+    def beat(self, name: str, lag: int | None) -> None:
+        rows = self._rows[name]
+        # A bar that is full, and not one that pulses as if something was under way.
+        self._progress.update(
+            self._tasks[name],
+            completed=max(1, rows),
+            total=max(1, rows + (lag or 0)),
+            rows=table.plural(rows, "row"),
+            rate="waiting",
+            lag="" if lag is None else f"{lag:,} behind",
+        )
+
     def fail(self, name: str, error: PenstockError) -> None:
         self._progress.update(self._tasks[name], rows="[red]failed", rate="", lag="")
 
@@ -248,7 +266,7 @@ class Bars(Screen):
         super().end(status, took)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, style="dim")
+        self._progress.console.print(f"[dim]{text}[/dim]")
 
     def refresh(self) -> None:
         self._progress.refresh()

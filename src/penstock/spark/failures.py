@@ -16,6 +16,9 @@ TEXT_MAX = 500
 _OURS = re.compile(r"^\s*(?:[\w.]*: )?penstock\.errors\.(\w+): (.+)$", re.MULTILINE)
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\w*)(?:: (.*))?$")
 _CAUSE = re.compile(r"terminated with exception: (.*)", re.DOTALL)
+# Of a task that was lost with its process or its executor.
+_LOST = re.compile(r"most recent failure: (?:Lost task [^:]*: )?(.*)")
+_CALLED = re.compile(r"^An error occurred while calling [^\n]*\n: (.*)", re.DOTALL)
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 _JAVA = re.compile(r"^(?:[\w$]+\.)+([\w$]+): ")
 
@@ -34,8 +37,11 @@ def explain(error: BaseException) -> PenstockError:
     raised = _last_raised(text)
     if raised is not None:
         return PipelineFailed(_short(raised))
-    cause = _CAUSE.search(text)
-    text = cause[1] if cause else text
+    for pattern in (_LOST, _CAUSE, _CALLED):
+        cause = pattern.search(text)
+        if cause:
+            text = cause[1]
+            break
     return PipelineFailed(_short(_JAVA.sub(r"\1: ", _STATE.sub("", text.strip()))))
 
 

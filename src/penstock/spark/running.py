@@ -28,6 +28,7 @@ from penstock.spark.runner import (
     Stop,
     check_span,
     check_trigger,
+    no_beat,
     no_report,
     no_step,
 )
@@ -70,6 +71,7 @@ class Runner:
         *,
         stop: Stop | None = None,
         on_report: Callable[[Report], None] = no_report,
+        on_beat: Callable[[int | None], None] = no_beat,
     ) -> PipelineStatus:
         """Run it to its end, or until it is told to stop. Raises `PipelineBusy` if it is running
         elsewhere, and what it failed with."""
@@ -89,7 +91,11 @@ class Runner:
             post.report(report)
             on_report(report)
 
-        run.listen(tell, post.beat)
+        def beat(lag: int | None) -> None:
+            post.beat(lag)
+            on_beat(lag)
+
+        run.listen(tell, beat)
         ending: Ending = "failed"
         failure = ""
         try:
