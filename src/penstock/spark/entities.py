@@ -93,14 +93,24 @@ class Entity(msgspec.Struct, frozen=True):
         return tuple(chosen)
 
 
+def _array(values: Sequence[Any], type: pa.DataType) -> pa.Array:
+    """Much faster where all values are the same, which those of most columns are."""
+    first, count = values[0], len(values)
+    if first is None:
+        if values.count(None) == count:
+            return pa.nulls(count, type)
+    elif values[-1] == first and values.count(first) == count:
+        return pa.repeat(pa.scalar(first, type), count)
+    return pa.array(values, type=type)
+
+
 def _plain(name: str) -> Make:
-    return lambda columns, as_json, type: pa.array(columns[name], type=type)
+    return lambda columns, as_json, type: _array(columns[name], type)
 
 
 def _constant(value: int) -> Make:
     def make(columns: Columns, as_json: bool, type: pa.DataType) -> pa.Array:
-        count = len(next(iter(columns.values())))
-        return pa.array([value] * count, type=type)
+        return pa.repeat(pa.scalar(value, type), len(next(iter(columns.values()))))
 
     return make
 
@@ -113,19 +123,6 @@ def _words(name: str, words: Mapping[int, str]) -> Make:
     def make(columns: Columns, as_json: bool, type: pa.DataType) -> pa.Array:
         places = pa.array([codes[number] for number in columns[name]], type=pa.int8())
         return pa.DictionaryArray.from_arrays(places, names).cast(type)
-
-    return make
-
-
-def _names(name: str) -> Make:
-    """Text of which there are few different: each is turned into Arrow's form once."""
-
-    def make(columns: Columns, as_json: bool, type: pa.DataType) -> pa.Array:
-        codes: dict[Any, int] = {}
-        places = pa.array(
-            [codes.setdefault(value, len(codes)) for value in columns[name]], type=pa.int32()
-        )
-        return pa.DictionaryArray.from_arrays(places, pa.array(list(codes), type=type)).cast(type)
 
     return make
 
@@ -155,7 +152,7 @@ def _inside(name: str, key: str) -> Make:
 
 def _payload(body: str, encoding: str) -> Make:
     def make(columns: Columns, as_json: bool, type: pa.DataType) -> pa.Array:
-        return pa.array(payloads(columns[body], columns[encoding], as_json=as_json), type=type)
+        return _array(payloads(columns[body], columns[encoding], as_json=as_json), type)
 
     return make
 
@@ -192,9 +189,7 @@ def _unpacked(body: bytes, encoding: int, as_json: bool) -> bytes:
 def _content_types(encoding: str) -> Make:
     def make(columns: Columns, as_json: bool, type: pa.DataType) -> pa.Array:
         known = {number: _content_type(number, as_json) for number in set(columns[encoding])}
-        return _names("type")(
-            {"type": [known[number] for number in columns[encoding]]}, False, type
-        )
+        return _array([known[number] for number in columns[encoding]], type)
 
     return make
 
@@ -239,16 +234,16 @@ MESSAGES = Entity(
     (
         _field("key", _TEXT),
         Field("value", BinaryType(), ("body", "encoding"), _payload("body", "encoding")),
-        _field("topic", _TEXT, make=_names("topic")),
+        _field("topic", _TEXT),
         Field("partition", _INT, ("id",), _constant(0)),
         _OFFSET,
         _field("timestamp", _TIME, "created_at"),
         # As Kafka says it: 1 is the time at which the message came into the log.
         Field("timestampType", _INT, ("id",), _constant(1)),
-        _field("type", _TEXT, make=_names("type")),
+        _field("type", _TEXT),
         Field("content_type", _TEXT, ("encoding",), _content_types("encoding")),
         _field("message_id", _TEXT),
-        _field("producer", _TEXT, make=_names("producer")),
+        _field("producer", _TEXT),
         _field("expires_at", _TIME),
         Field("headers", HEADERS, ("headers",), _headers("headers")),
         # In bytes, as it is stored; without reading the value.
@@ -268,8 +263,8 @@ JOB_EVENTS = Entity(
         _field("job_id", _LONG),
         Field("kind", _TEXT, ("kind",), _words("kind", {k: k.name.lower() for k in Kind})),
         _field("attempt", _INT),
-        _field("queue", _TEXT, make=_names("queue")),
-        _field("type", _TEXT, make=_names("type")),
+        _field("queue", _TEXT),
+        _field("type", _TEXT),
         Field("data", _TEXT, ("data",), _text("data")),
     ),
     is_log=True,
@@ -281,7 +276,7 @@ LEDGER_EVENTS = Entity(
     (
         _OFFSET,
         _field("timestamp", _TIME, "at"),
-        _field("scope", _TEXT, make=_names("scope")),
+        _field("scope", _TEXT),
         _field("key", _TEXT),
         Field("kind", _TEXT, ("kind",), _words("kind", {k: k.name.lower() for k in EntryKind})),
         _field("attempt", _INT),
@@ -291,8 +286,8 @@ LEDGER_EVENTS = Entity(
 
 _JOB_FIELDS = (
     _field("job_id", _LONG, "id"),
-    _field("queue", _TEXT, make=_names("queue")),
-    _field("type", _TEXT, make=_names("type")),
+    _field("queue", _TEXT),
+    _field("type", _TEXT),
     Field("state", _TEXT, ("state",), _words("state", {s: s.name.lower() for s in State})),
     _field("priority", _INT),
     _field("attempts", _INT),

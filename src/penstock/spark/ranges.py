@@ -27,7 +27,7 @@ from penstock.stores import open_scanner
 
 logger = logging.getLogger("penstock.spark")
 
-CHUNK_ROWS = 20_000
+CHUNK_ROWS = 10_000
 # A task of fewer rows costs more to start than to run.
 TASK_ROWS_MIN = 10_000
 TASK_ROWS_MAX = 500_000
