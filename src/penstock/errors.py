@@ -599,6 +599,13 @@ class WrongAck(MailboxError):
     hint = "Acknowledge the id that peek() returned; nothing was changed."
 
 
+class MailboxTaken(MailboxError):
+    """Another connection has opened this mailbox."""
+
+    code = "mailbox_taken"
+    hint = "A mailbox is pushed to the connection that opened it last; open it again to have it."
+
+
 class MailboxCorrupt(MailboxError):
     """The files of this mailbox are damaged."""
 

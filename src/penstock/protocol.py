@@ -94,6 +94,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
             return kind(self.message, job_id=self.job_id or 0, hint=self.hint)
         error = kind.__new__(kind)
         errors.PenstockError.__init__(error, self.message, hint=self.hint)
+        if isinstance(error, errors.QuotaExceeded):
+            error.mailbox = ""  # Whoever put it knows where.
         return error
 
 
@@ -194,12 +196,58 @@ class Presence(Command, frozen=True, kw_only=True, tag="presence"):
     topic: str
 
 
+class OpenMailbox(Command, frozen=True, kw_only=True, tag="mailbox.open"):
+    """Push what is in a mailbox, and what comes. Whoever had it open until now is told."""
+
+    mailbox: str
+    window: int = 1
+    """So many messages are pushed before one of them is acknowledged."""
+
+
+class CloseMailbox(Command, frozen=True, kw_only=True, tag="mailbox.close"):
+    mailbox: str
+
+
+class PutMail(Command, frozen=True, kw_only=True, tag="mailbox.put"):
+    """Put a message into a mailbox. Exactly one of `payload` and `base64`."""
+
+    mailbox: str
+    payload: Any = UNSET
+    base64: str | UnsetType = UNSET
+    message: str | None = None
+    """The message's id: put again under the same one, it is stored once."""
+    type: str | None = None
+    format: Format | None = None
+    """How it is stored. Default: bytes for bytes, JSON for the rest."""
+
+
+class AckMail(Command, frozen=True, kw_only=True, tag="mailbox.ack"):
+    """The first message of a mailbox is done with. It need not be open."""
+
+    mailbox: str
+    message: str
+    through: bool = False
+    """All up to this message are."""
+
+
 class Ping(Command, frozen=True, kw_only=True, tag="ping"):
     """Is the server there?"""
 
 
 AnyCommand: TypeAlias = (
-    Connect | Refresh | Subscribe | Unsubscribe | Publish | PublishMany | Ack | Presence | Ping
+    Connect
+    | Refresh
+    | Subscribe
+    | Unsubscribe
+    | Publish
+    | PublishMany
+    | Ack
+    | Presence
+    | OpenMailbox
+    | CloseMailbox
+    | PutMail
+    | AckMail
+    | Ping
 )
 
 
@@ -271,6 +319,19 @@ class Members(msgspec.Struct, frozen=True):
     members: list[Member]
     is_complete: bool
     """False: there are more than the server lists."""
+
+
+class MailboxOpened(msgspec.Struct, frozen=True):
+    mailbox: str
+    window: int
+    """The one in force: the server has a limit."""
+    messages: int
+    """How many are in it now."""
+
+
+class MailAcked(msgspec.Struct, frozen=True):
+    acked: bool
+    """False: it was acknowledged before."""
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -348,7 +409,55 @@ class UnsubscribedPush(msgspec.Struct, frozen=True, tag_field="push", tag="unsub
     error: Problem
 
 
-AnyPush: TypeAlias = MessagesPush | GapPush | DroppedPush | PresencePush | UnsubscribedPush
+class MailEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A message of a mailbox."""
+
+    id: str
+    seq: int
+    """Counts up by one for each message of the mailbox."""
+    at: int
+    """When it was put, in microseconds since 1970."""
+    kind: Literal["message", "quota", "gap"] = "message"
+    """`quota`: the mailbox was full, and what came next was refused. `gap`: some are missing."""
+    payload: Any = UNSET
+    base64: str | UnsetType = UNSET
+    """Bytes, for clients that speak JSON; on MessagePack they are a `payload` of type bin."""
+    format: Literal["json", "msgpack"] | None = None
+    """As in an entry of a topic."""
+    type: str | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    topic: str | None = None
+    """Where it was published, if it came from a topic. Of a gap: what the mailbox subscribes to."""
+    position: str | None = None
+    """Its place there. Of a gap: after which messages follow."""
+    missing: int = 0
+    """Of a gap: how many; 0 if that is not known."""
+
+
+class MailPush(msgspec.Struct, frozen=True, tag_field="push", tag="mail"):
+    """Messages of a mailbox, in order, to be acknowledged in this order."""
+
+    mailbox: str
+    messages: list[Any]
+
+
+class MailboxClosedPush(msgspec.Struct, frozen=True, tag_field="push", tag="mailbox_closed"):
+    """No more of a mailbox is pushed: another socket has opened it, or the right is gone."""
+
+    mailbox: str
+    error: Problem
+
+
+AnyPush: TypeAlias = (
+    MessagesPush
+    | GapPush
+    | DroppedPush
+    | PresencePush
+    | UnsubscribedPush
+    | MailPush
+    | MailboxClosedPush
+)
 
 
 class Wire:

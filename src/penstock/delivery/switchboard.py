@@ -80,6 +80,8 @@ class Switchboard:
         self._timer: asyncio.TimerHandle | None = None
         self._ticking: asyncio.Task[None] | None = None
         self.is_draining = False
+        self.draining = asyncio.Event()
+        """Set when it begins: whoever waits for something else is to stop waiting."""
         self._empty = asyncio.Event()
 
     async def start(self) -> None:
@@ -93,6 +95,7 @@ class Switchboard:
         if self.is_draining:
             return
         self.is_draining = True
+        self.draining.set()
         await self._finish_appends(timeout_seconds / 2)
         for channel in tuple(self._channels.values()):
             channel.flush()

@@ -214,6 +214,9 @@ class AsyncMailbox:
     ) -> list[Posted | PenstockError]:
         if runtime.settings.mailbox_durability == "os":
             return await self._run(partial(put_now, runtime.mail.folder, self.id, mails))
+        if not runtime.mail.is_open:
+            # What a killed process has left is put in order first, which may take a while.
+            await self._run(lambda: runtime.mail.postman)
         writing = runtime.mail.postman.put_async(self.id, mails)
         if timeout is None:
             return await writing

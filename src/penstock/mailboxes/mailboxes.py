@@ -42,6 +42,7 @@ from penstock.ports import Store
 from penstock.settings import Settings
 
 LIST_LIMIT = 1_000
+AGE_SECONDS_MAX = 1e11
 Subscriptions_ = list[MailboxSubscription]
 Progress = Callable[[int, int], None]
 _encode = msgspec.msgpack.Encoder().encode
@@ -362,7 +363,7 @@ def encode_attributes(attributes: Attributes) -> bytes:
 def seconds_or_ttl(settings: Settings, seconds: float | None) -> float:
     if seconds is None:
         return settings.mailbox_ttl_seconds
-    if seconds < 0:
+    if not 0 <= seconds <= AGE_SECONDS_MAX:
         raise InvalidInput(f"older_than_seconds is a number of seconds, not {seconds}.")
     return seconds
 

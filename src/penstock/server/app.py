@@ -25,6 +25,8 @@ from penstock.server.routes import (
     events,
     job_changes,
     jobs,
+    mailbox_subscriptions,
+    mailboxes,
     queues,
     schedules,
     topics,
@@ -61,7 +63,7 @@ def create_app(
     app = FastAPI(
         title="penstock",
         version=penstock.__version__,
-        description="Topics and jobs over HTTP. Live messages are at `/ws` and "
+        description="Topics, jobs and mailboxes over HTTP. Live messages are at `/ws` and "
         "`/v1/topics/{topic}/events`.",
         # Its own pages load scripts from elsewhere, which needs the internet and trusts it.
         docs_url=None,
@@ -71,7 +73,10 @@ def create_app(
     )
     app.state.context = Context(hub, delivery, authenticator, connections)
     app.router.routes.append(Route(PublishRoute.path, PublishRoute(), methods=["POST"]))
-    for room in (topics, events, consumers, jobs, job_changes, queues, schedules, admin):
+    for room in (
+        *(topics, events, consumers, jobs, job_changes, queues, schedules),
+        *(mailboxes, mailbox_subscriptions, admin),
+    ):
         app.include_router(room.router)
     _add_pages(app)
     app.add_exception_handler(PenstockError, _on_error)

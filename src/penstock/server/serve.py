@@ -61,11 +61,13 @@ async def _serve(hub: Hub, on_ready: Callable[[str], None] | None) -> None:
             host, port = listener.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             server.on_started = lambda: on_ready(f"http://{shown}:{port}")
+        feeder = hub.start_feeding()
         try:
             await server.serve([listener])
         finally:
             await switchboard.drain(settings.drain_seconds)
             await switchboard.close()
+            await asyncio.to_thread(feeder.stop)
 
 
 class Server(uvicorn.Server):
