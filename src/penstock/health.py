@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.jobs.overview import Overview, look_over
 from penstock.ledger.fallback import Fallback
 from penstock.model import Check, Instance, Lag, NewMessage, Pattern
+from penstock.ports.pipelines import PipelineStatus
 from penstock.settings import Settings
 from penstock.topics.consumers import measure_lag
 from penstock.topics.runtime import Runtime
@@ -49,6 +50,8 @@ class Metrics(msgspec.Struct, frozen=True):
     ledger_scopes: dict[str, int] = {}
     """The processed keys by scope; of the largest, where there are many."""
     jobs: Overview = Overview()
+    pipelines: list[PipelineStatus] = []
+    """How far each pipeline has come, without its options and places."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -85,6 +88,10 @@ def measure(runtime: Runtime, lags: list[Lag] | None = None) -> Metrics:
         ledger_in_progress=sum(scope.in_progress for scope in scopes),
         ledger_scopes={scope.scope: scope.processed for scope in scopes[:SCOPES_MAX]},
         jobs=look_over(store, now),
+        pipelines=[
+            msgspec.structs.replace(status, checkpoint="", options="")
+            for status in store.pipelines.find()
+        ],
     )
 
 
@@ -106,6 +113,7 @@ def report(runtime: Watched) -> Health:
     checks += _ledger_checks(runtime)
     metrics = measure(runtime, lags)
     checks += _job_checks(metrics.jobs, runtime.settings)
+    checks += _pipeline_checks(metrics.pipelines)
     return Health(worst(checks), checks, lags, metrics)
 
 
@@ -151,6 +159,24 @@ def _job_checks(jobs: Overview, settings: Settings) -> list[Check]:
             found = f"the oldest has been ready for {age:,.0f} s; {found}"
             advice = "'penstock jobs explain JOB' says why one is not running."
             checks.append(Check(name, "warning", found, advice))
+    return checks
+
+
+def _pipeline_checks(pipelines: list[PipelineStatus]) -> list[Check]:
+    """Those that run, and those that should."""
+    checks = []
+    for found in pipelines:
+        name = f"pipeline {found.name}"
+        if found.is_running:
+            behind = "" if found.lag is None else f", {found.lag:,} rows behind"
+            checks.append(Check(name, "ok", f"{found.state}{behind}"))
+        elif found.state == "failed":
+            advice = f"'penstock pipeline run {found.name}' goes on where it was."
+            checks.append(Check(name, "warning", f"failed: {found.error}", advice))
+        elif found.state == "lost":
+            advice = f"'penstock pipeline run {found.name}' goes on where it was."
+            text = f"{found.runner} has ended, or hangs, and did not say why"
+            checks.append(Check(name, "warning", text, advice))
     return checks
 
 

@@ -25,6 +25,7 @@ from penstock.cli.pipeline_options import (
 )
 from penstock.cli.session import Session, command, confirm
 from penstock.clock import SystemClock, seconds
+from penstock.hub import Hub
 from penstock.ports.pipelines import PipelineStatus
 
 app = typer.Typer(
@@ -191,8 +192,13 @@ def show_status(
     ] = None,
 ) -> None:
     """How far each pipeline has come: rows, how far behind, its last batch and last error."""
-    with session.connect() as hub:
-        found = hub._open().store.pipelines.find()
+    with session.reach() as hub:
+        # A server does not tell where things lie.
+        found = (
+            hub._open().store.pipelines.find()
+            if isinstance(hub, Hub)
+            else hub.metrics().pipelines
+        )
     chosen = [one for one in found if not names or one.name in names]
     for name in names or []:
         if name not in {one.name for one in found}:

@@ -7,7 +7,7 @@ under `queue` are the hub's own (T11). Deliveries are this instance's, the queue
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from penstock.delivery.stats import DeliveryMetrics, Latency, TopicDelivery
 from penstock.health import Metrics
 from penstock.jobs.overview import Pace
+from penstock.ports.pipelines import PipelineStatus, State
 
 OPENMETRICS = "application/openmetrics-text"
 TEXT = "text/plain"
@@ -142,6 +143,20 @@ _PACE: tuple[tuple[str, str, Callable[[Pace], float | None]], ...] = (
 )
 
 
+_PIPELINE: tuple[tuple[str, Kind, str, Callable[[PipelineStatus], float | None]], ...] = (
+    ("rows", "counter", "Rows read, over all runs", lambda p: p.rows_total),
+    ("lag_rows", "gauge", "Rows still to be read", lambda p: p.lag),
+    ("batch_rows", "gauge", "Rows of the last batch", lambda p: p.batch_rows),
+    ("batch_seconds", "gauge", "How long the last batch took", lambda p: p.batch_seconds),
+    (
+        "seen_timestamp_seconds",
+        "gauge",
+        "When it last said something",
+        lambda p: p.updated_at / 1e6,
+    ),
+)
+
+
 class Figures(Collector):
     """One moment's figures, as Prometheus' library wants them."""
 
@@ -166,6 +181,23 @@ class Figures(Collector):
                 yield GaugeMetricFamily(f"penstock_queue_{name}", help, found)
         yield from self._jobs()
         yield from self._ledger()
+        yield from self._pipelines()
+
+    def _pipelines(self) -> Iterable[Metric]:
+        states = GaugeMetricFamily(
+            "penstock_pipeline_state", "1 for the state it is in", labels=["pipeline", "state"]
+        )
+        for found in self._queue.pipelines:
+            for state in get_args(State):
+                states.add_metric([found.name, state], float(found.state == state))
+        yield states
+        for name, kind, help, value in _PIPELINE:
+            family = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
+            metric = family(f"penstock_pipeline_{name}", help, labels=["pipeline"])
+            for found in self._queue.pipelines:
+                if (figure := value(found)) is not None:
+                    metric.add_metric([found.name], figure)
+            yield metric
 
     def _ledger(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(

@@ -103,9 +103,9 @@ class PipelineFunction:
         self.app = f"pipeline:{name}"
         """What its batches are written under."""
         self._source_options = {**source.options, **source_options}
-        self._sink_options = sink_options
-        options, self._takes_batch_id = _options(function)
-        if self._takes_batch_id and sink is not None and mode != "batch":
+        self.sink_options = sink_options
+        options, self.takes_batch_id = _options(function)
+        if self.takes_batch_id and sink is not None and mode != "batch":
             raise InvalidInput(
                 f"{name} takes a {BATCH_ID}, and is one stream.", hint="Say mode='batch'."
             )
@@ -167,7 +167,7 @@ class PipelineFunction:
 
     def _call(self, run: Run, rows: DataFrame, number: int | None = None) -> Any:
         options = dict(run.options)
-        if self._takes_batch_id:
+        if self.takes_batch_id:
             options[BATCH_ID] = number
         result = self.function(rows, **options)
         if self.sink is not None and not isinstance(result, type(rows)):
@@ -187,7 +187,7 @@ class PipelineFunction:
         writer = batch.write.format("penstock").mode("append").option("url", run.url)
         writer = writer.option(self.sink.kind, self.sink.name)
         writer = writer.option("txnAppId", app or self.app).option("txnVersion", number)
-        for name, value in self._sink_options.items():
+        for name, value in self.sink_options.items():
             writer = writer.option(name, str(value))
         writer.save()
         run.step("written")
