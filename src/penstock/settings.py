@@ -89,6 +89,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How often the boxes' own files are synced, and the commit log is emptied."""
     mailbox_log_bytes: Annotated[int, Meta(ge=64 * 1024)] = 16 * 1024 * 1024
     """The size of a process's commit log; there are two."""
+    mailbox_reserve_bytes: Annotated[int, Meta(ge=0)] = 1024 * 1024
+    """Space kept back, so that messages can still be acknowledged when the disk is full."""
     mailbox_open_files_max: Annotated[int, Meta(ge=4)] = 512
     """Message files kept open by this process."""
     mailbox_cached_max: Count = 200_000

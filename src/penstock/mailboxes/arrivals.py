@@ -12,6 +12,7 @@ import select
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from penstock.mailboxes.changes import Changes
@@ -36,8 +37,10 @@ class Arrivals(Service):
 
     def __init__(self, disk: Disk, path: str, changes: Changes, telemetry: Telemetry) -> None:
         super().__init__(telemetry)
+        self._disk = disk
         self._changes = changes
         self._path = path
+        self._looked_at = time.monotonic()
         self._file = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self._waiting: dict[int, dict[object, Wake]] = {}
         self._lock = threading.Lock()
@@ -46,18 +49,22 @@ class Arrivals(Service):
         self._poll = select.poll()
         self._poll.register(self._read_end, select.POLLIN)
         self._inotify: INotify | None = None
-        if sys.platform == "linux":
-            self._inotify = INotify()
-            self._inotify.add_watch(path, flags.MODIFY)
-            self._poll.register(self._inotify.fileno(), select.POLLIN)
 
     def wait_for(self, number: int, key: object, wake: Wake) -> None:
         """Call `wake` whenever something may have come for this box, on any thread."""
         with self._lock:
             if not self._waiting:
+                self._watch()
                 self._changes.say_waiting(True)
             self._waiting.setdefault(number, {})[key] = wake
         self.start()
+
+    def _watch(self) -> None:
+        """From the first who waits on: most never do, and to stop watching takes long."""
+        if self._inotify is None and sys.platform == "linux":
+            self._inotify = INotify()
+            self._inotify.add_watch(self._path, flags.MODIFY)
+            self._poll.register(self._inotify.fileno(), select.POLLIN)
 
     def forget(self, number: int, key: object) -> None:
         with self._lock:
@@ -91,7 +98,12 @@ class Arrivals(Service):
                 os.read(self._read_end, 4096)
             elif self._inotify is not None:
                 self._inotify.read(timeout=0)
-        self._call(self._news() if ready or self._inotify is None else None)
+        news = self._news()
+        if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+            # Something may have been missed, also where something always comes.
+            self._looked_at = time.monotonic()
+            news = None
+        self._call(news)
         return 0.0
 
     def stop(self, timeout_seconds: float | None = None) -> None:
@@ -101,8 +113,16 @@ class Arrivals(Service):
         except BlockingIOError:
             pass
         super().stop(timeout_seconds)
-        for descriptor in (self._file, self._read_end, self._write_end):
-            os.close(descriptor)
+        self._close()
+
+    def abandon(self) -> None:
+        """In a forked child, where there is no thread to stop."""
+        self._close()
+
+    def _close(self) -> None:
+        self._disk.close(self._file)
+        os.close(self._read_end)
+        os.close(self._write_end)
         if self._inotify is not None:
             self._inotify.close()
 

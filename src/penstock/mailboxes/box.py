@@ -27,7 +27,7 @@ from penstock.mailboxes.record import (
     encode_record,
     scan,
 )
-from penstock.mailboxes.state import NAME, State
+from penstock.mailboxes.state import NAME, NOTHING, State
 from penstock.mailboxes.state_log import compact, read_state
 
 ACKED_MAX = 64
@@ -84,6 +84,8 @@ class Shelf(Protocol):
     scrub: Scrub
     seen: int
     """Counts up when other processes have changed something."""
+    booted_at: Micros
+    """What was written before may have been lost in part with the power."""
 
     def changing(self) -> None:
         """This process is about to write to a box."""
@@ -100,13 +102,18 @@ class Shelf(Protocol):
     def discard(self, box: Box, file: int) -> None:
         """Remove a file that was read through, once that is on disk."""
 
+    def wipe(self, box: Box, entries: list[Entry]) -> None:
+        """Write over what was acknowledged, once that is on disk."""
+
+    def make_room(self, error: OSError) -> bool:
+        """Whether a full disk has a little space now: reading a box must always be possible."""
+
 
 class Box:
     __slots__ = (
         "acked",
         "created_at",
         "digest",
-        "durable",
         "file_seq",
         "folder",
         "halted",
@@ -114,6 +121,7 @@ class Box:
         "id",
         "ids",
         "is_loaded",
+        "is_torn",
         "lines",
         "log_mark",
         "looked_at",
@@ -124,7 +132,9 @@ class Box:
         "read_msg",
         "read_seq",
         "salt",
+        "saved",
         "state_looked_at",
+        "whole",
         "write_byte",
         "write_file",
         "write_msg",
@@ -148,8 +158,9 @@ class Box:
         self.read_file, self.read_msg, self.read_byte, self.read_seq = 1, 0, 0, 1
         self.write_file, self.write_msg, self.write_byte, self.next_seq = 0, 0, 0, 1
         self.salt = self.created_at = self.file_seq = 0
-        self.durable = 0
+        self.whole = self.saved = NOTHING
         self.lines = 0
+        self.is_torn = False
         self.ids: dict[str, int] | None = None
         self.looked_at = self.state_looked_at = -1
         self.write_path = ""
@@ -191,12 +202,17 @@ class Box:
         mark = self.mark(shelf)
         if mark == self.log_mark:
             return
-        state = read_state(shelf.disk, self.folder)[0] if mark is not None else None
+        if mark is None or self.log_mark is None or mark[0] != self.log_mark[0]:
+            # Another process has compacted it: a line in the old one would be read by nobody.
+            shelf.files.drop(self.state_path)
+        state, is_whole = read_state(shelf.disk, self.folder) if mark else (None, True)
         if state is None or state.deleted or state.read_file > max(self.write_file, 1):
             self._reload(shelf)
             return
-        self.log_mark = mark
+        self.log_mark, self.is_torn = mark, not is_whole
         self.lines = max(self.lines, state.n)
+        self.saved = state.whole
+        self.whole = max(self.whole, self.saved)
         self._read_through(state.read_seq)
         self.read_file, self.read_msg = state.read_file, state.read_msg
         self.read_byte, self.read_seq = state.read_byte, state.read_seq
@@ -211,7 +227,7 @@ class Box:
     def _roll_forward(self, shelf: Shelf, file: int, size: int) -> None:
         """Another process has put messages."""
         data = shelf.disk.read(file, size - self.write_byte, self.write_byte)
-        for found in scan(data, self.write_byte, self.salt, shelf.limits.record_bytes_max):
+        for found in scan(data, self.write_byte, self.salt):
             if isinstance(found, Damage) or found.type == Type.END or found.seq != self.next_seq:
                 self._reload(shelf)
                 return
@@ -295,10 +311,11 @@ class Box:
         self.look(shelf)
         answers: list[Posted | PenstockError] = []
         writes: list[Write] = []
+        again: list[Write] = []
         taken: list[bytes] = []
         entries: list[Entry] = []
         limits = shelf.limits
-        if len(self.pending) + len(mails) > limits.messages_max or (
+        if (not self.can_write or len(self.pending) + len(mails) > limits.messages_max) or (
             self.write_msg + len(mails) > limits.file_messages_max
             and self.read_file != self.write_file
         ):
@@ -310,6 +327,7 @@ class Box:
                 known = self._known(mail.id, entries)
                 if known:
                     answers.append(Posted(mail.id, known, False, False))
+                    again += self._written_by_others(shelf, known)
                     continue
                 if (entries and entries[-1].type == Type.QUOTA) or not self.can_write:
                     answers.append(QuotaExceeded(mailbox=self.id))
@@ -354,7 +372,21 @@ class Box:
         except OSError:
             undo(self, shelf, writes)
             raise
-        return answers, writes, first
+        return answers, [*again, *writes], first
+
+    def _written_by_others(self, shelf: Shelf, seq: int) -> list[Write]:
+        """A message that is here already, as far as it is not known to be on disk.
+
+        Another process may have written it and not come to sync it: whoever puts it again is told
+        that it is there, so it goes into our log, too.
+        """
+        entry = next((entry for entry in self.pending if entry.seq == seq), None)
+        if entry is None or (entry.file, entry.offset + entry.size) <= self.whole[:2]:
+            return []
+        file = shelf.files.get(self.path(entry.file))
+        data = shelf.disk.read(file, entry.size, entry.offset)
+        salt = self._salt_of(shelf, entry.file)
+        return [Write(self.digest, entry.file, salt, entry.offset, data)]
 
     def _known(self, id: str, entries: list[Entry]) -> int:
         """The number of a message with this id, if the box has it or had it a moment ago."""
@@ -402,7 +434,7 @@ class Box:
             self.flush(shelf, [end], [], writes)
         self.write_file += 1
         self.write_path = ""
-        self.write_byte = self.write_msg = self.durable = 0
+        self.write_byte = self.write_msg = 0
         self.salt = shelf.new_salt()
         self.created_at, self.file_seq = now, self.next_seq
         if is_first:
@@ -411,6 +443,11 @@ class Box:
 
     def header(self) -> Header:
         return Header(self.id, self.write_file, self.salt, self.file_seq, self.created_at)
+
+    def header_of(self, shelf: Shelf, file: int) -> bytes:
+        if file == self.write_file:
+            return self.header().encode()
+        return shelf.disk.read(shelf.files.get(self.path(file)), HEADER_SIZE, 0)
 
     def make_folder(self, shelf: Shelf) -> None:
         try:
@@ -425,7 +462,7 @@ class Box:
     def read(self, shelf: Shelf, entry: Entry) -> Record:
         file = shelf.files.get(self.path(entry.file))
         data = shelf.disk.read(file, entry.size, entry.offset)
-        found = decode_record(data, 0, entry.offset, self._salt_of(shelf, entry.file), entry.size)
+        found = decode_record(data, 0, entry.offset, self._salt_of(shelf, entry.file))
         if isinstance(found, Record) and found.seq == entry.seq:
             return found
         self.forget()
@@ -478,15 +515,15 @@ class Box:
             self._read_from(self.write_file, self.write_byte)
         if self.read_file == last.file:
             self.read_msg += sum(entry.file == last.file for entry in gone)
-        if shelf.scrub == "ack":
-            self._scrub(shelf, [entry for entry in gone if entry.file >= self.read_file])
         written = self.write_file
         if self.read_file > self.write_file:
             # The last file goes, too; the next message begins another.
-            self.write_byte = self.write_msg = self.durable = 0
+            self.write_byte = self.write_msg = 0
         self.save(shelf)
         for file in range(old_file, min(self.read_file, written + 1)):
             shelf.discard(self, file)
+        if shelf.scrub == "ack":
+            shelf.wipe(self, [entry for entry in gone if entry.file >= self.read_file])
 
     def _read_from(self, file: int, offset: int) -> None:
         if file != self.read_file:
@@ -512,26 +549,42 @@ class Box:
                         self.ids.pop(id, None)
         self.read_seq = max(self.read_seq, read_seq)
 
-    def _scrub(self, shelf: Shelf, gone: list[Entry]) -> None:
-        shelf.changing()
-        for entry in gone:
-            salt = self._salt_of(shelf, entry.file)
+    def wipe(self, shelf: Shelf, entry: Entry) -> None:
+        """Write over a message that was acknowledged. Its file may be gone, or another by now."""
+        try:
+            file = shelf.files.get(self.path(entry.file))
+        except FileNotFoundError:
+            return
+        salt = self._salt_of(shelf, entry.file)
+        data = shelf.disk.read(file, entry.size, entry.offset)
+        found = decode_record(data, 0, entry.offset, salt)
+        if isinstance(found, Record) and found.seq == entry.seq < self.read_seq:
             data = encode_range(
                 Type.VOID, entry.seq, entry.last_seq, entry.at, salt, entry.offset, entry.size
             )
-            shelf.disk.write(shelf.files.get(self.path(entry.file)), data, entry.offset)
+            shelf.changing()
+            shelf.disk.write(file, data, entry.offset)
 
-    def save(self, shelf: Shelf, *, is_deleted: bool = False) -> None:
-        """Write a line of state. It is on disk soon."""
+    def save(self, shelf: Shelf, *, is_deleted: bool = False, is_noted: bool = True) -> None:
+        """Write a line of state. If noted, it is on disk soon."""
         self.lines += 1
         line = self.state(is_deleted=is_deleted).line()
         self.make_folder(shelf)
         shelf.changing()
         file = shelf.files.get(self.state_path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        shelf.disk.append(file, line)
+        # A line that was cut off must not spoil this one.
+        text = b"\n" + line if self.is_torn else line
+        try:
+            shelf.disk.append(file, text)
+        except OSError as error:
+            if not shelf.make_room(error):
+                raise
+            shelf.disk.append(file, b"\n" + line)
         found = shelf.disk.stat(file)
         self.log_mark = (found.st_ino, found.st_size)
-        shelf.note(self, line)
+        self.is_torn, self.saved = False, self.whole
+        if is_noted:
+            shelf.note(self, line)
         if found.st_size > COMPACT_BYTES:
             shelf.files.drop(self.state_path)
             self.log_mark = compact(
@@ -556,7 +609,9 @@ class Box:
             write_seq=self.next_seq,
             size=len(self.pending),
             can_write=self.can_write,
-            durable=self.durable,
+            durable_file=self.whole[0],
+            durable_byte=self.whole[1],
+            durable_seq=self.whole[2],
             deleted=is_deleted,
         )
 

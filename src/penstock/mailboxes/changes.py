@@ -15,7 +15,8 @@ import struct
 from penstock.mailboxes.disk import Disk
 
 SLOTS = 512
-_NUMBER = struct.Struct("<Q")
+# As the machine has it: written and read in one piece.
+_NUMBER = struct.Struct("@Q")
 SIZE = SLOTS * _NUMBER.size
 OVERFLOW = SIZE - _NUMBER.size
 """For all processes beyond the slots."""
@@ -25,8 +26,8 @@ class Changes:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._file = disk.open(path, os.O_RDWR | os.O_CREAT)
-        if disk.stat(self._file).st_size < SIZE + SLOTS:
-            disk.truncate(self._file, SIZE + SLOTS)
+        # All of it has its place on disk: a page that found none would end the process.
+        disk.allocate(self._file, SIZE + SLOTS)
         self._memory = mmap.mmap(self._file, SIZE + SLOTS)
         self._place: int | None = None
         self._own = 0

@@ -25,6 +25,8 @@ HEAD_SIZE = 64
 _ENTRY = struct.Struct(f"<IIB3x{DIGEST_SIZE}sQIQ")  # checksum, length, kind, box, file, salt, at
 ENTRY_SIZE = _ENTRY.size
 
+GROWTH_BYTES = 64 * 1024
+
 WRITTEN = 1
 """Bytes at a place of a message file."""
 STATE = 2
@@ -52,7 +54,19 @@ class Segment:
         self.end = 0
         self._place = 0
         self._added: list[bytes] = []
-        disk.allocate(self._file, size)
+        self._allocated = 0
+        try:
+            self.reserve(size)
+        except OSError:
+            pass  # Whoever puts something is told; acknowledgements need less.
+
+    def reserve(self, size: int) -> None:
+        """See to it that so much more fits. Raises `OSError` if the disk is full."""
+        needed = self.end + size
+        if needed > self._allocated:
+            needed = max(needed, self._allocated + GROWTH_BYTES)
+            self._disk.allocate(self._file, needed)
+            self._allocated = needed
 
     @property
     def is_full(self) -> bool:

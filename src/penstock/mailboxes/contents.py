@@ -80,7 +80,7 @@ def delete(box: Box, folder: Folder) -> bool:
     box.acked.clear()
     box.read_seq = box.next_seq
     box.read_file, box.read_msg, box.read_byte = box.write_file + 1, 0, 0
-    box.write_byte = box.write_msg = box.durable = 0
+    box.write_byte = box.write_msg = 0
     box.save(folder, is_deleted=True)
     for file in files:
         folder.discard(box, file)

@@ -11,6 +11,9 @@ import fcntl
 import os
 import struct
 import sys
+import time
+
+from penstock.clock import Micros
 
 _LOCK = struct.Struct("hhqqi4x")
 _UNLOCKED = fcntl.F_UNLCK
@@ -71,6 +74,11 @@ class Disk:
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
+
+    def booted_at(self) -> Micros:
+        """When this machine was started: what was written before may have been lost in part."""
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return (time.time_ns() - time.clock_gettime_ns(clock)) // 1000
 
     def sync(self, file: int) -> None:
         """Data, and of the metadata what is needed to find it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from penstock.mailboxes.disk import Disk
@@ -24,9 +25,19 @@ class Files:
         if file is None:
             while len(self._open) >= self._files_max:
                 self._close_oldest()
-            file = self._disk.open(path, flags)
+            file = self._open_anyway(path, flags)
         self._open[path] = file
         return file
+
+    def _open_anyway(self, path: str, flags: int) -> int:
+        """The process may have fewer descriptors left than we were promised."""
+        while True:
+            try:
+                return self._disk.open(path, flags)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open:
+                    raise
+            self._close_oldest()
 
     def drop(self, path: str) -> None:
         file = self._open.pop(path, None)

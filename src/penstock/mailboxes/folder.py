@@ -11,16 +11,20 @@ import errno
 import hashlib
 import os
 import secrets
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.clock import Clock, Micros
 from penstock.errors import (
+    HubClosed,
     InvalidSettings,
+    MailboxCorrupt,
     MailboxesFailed,
     PenstockError,
     StoreBusy,
@@ -29,7 +33,7 @@ from penstock.errors import (
 )
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.arrivals import Arrivals
-from penstock.mailboxes.box import Box, Limits, Scrub, Write, make_parents, undo
+from penstock.mailboxes.box import Box, Entry, Limits, Scrub, Write, make_parents
 from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import STATE, WRITTEN, LogEntry, Segment, read_segment
 from penstock.mailboxes.disk import Disk
@@ -37,6 +41,8 @@ from penstock.mailboxes.files import Files
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
 from penstock.mailboxes.replay import replay
+from penstock.mailboxes.reserve import Reserve
+from penstock.mailboxes.state import NOTHING, Whole
 from penstock.mailboxes.state_log import read_whole, sync_path
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
@@ -44,11 +50,21 @@ from penstock.telemetry import Telemetry
 VERSION = 1
 SYNC_EACH_MAX = 16
 """Beyond so many files, all of the file system is synced at once."""
+LETTERS = ("a", "b")
+LOG_BYTES_PER_REQUEST = 4096
+LOG_BYTES_PER_MAIL = 1024
 LOG_GROWTH_MAX = 4
 """A commit log may grow to so many times its size before writers wait for it to be freed."""
 LOCK_ALL_FROM = 4
 """From so many boxes on, one lock on all is taken for the moment it takes to write to them."""
 LOCK_PAUSE_SECONDS = 0.0002
+LOCK_PAUSE_SECONDS_MAX = 0.005
+LOCK_PATIENCE_SECONDS = 0.002
+"""A box that others use is free again sooner; what holds one longer may hold it for long."""
+RECOVERY = 1 << 62
+"""The byte of the lock file that no box has: whose turn it is to look for dead processes."""
+RECOVERY_SECONDS_MAX = 600.0
+BUSY = "Another process holds this mailbox."
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -60,6 +76,13 @@ class Layout(msgspec.Struct, frozen=True):
     """Boxes are on their way to this depth."""
 
 
+class Wipe(NamedTuple):
+    """An acknowledged message that is to be written over."""
+
+    id: str
+    entry: Entry
+
+
 class Group:
     """What was put together, and is not on disk yet."""
 
@@ -67,6 +90,10 @@ class Group:
         self.segment = segment
         self.boxes: list[Box] = []
         self.answers: list[list[Posted | PenstockError]] = []
+        self.busy: list[int] = []
+        """The requests whose box another process holds."""
+        self.discards: list[str | Wipe] = []
+        """What may go when this is on disk."""
 
 
 class Folder:
@@ -109,14 +136,18 @@ class Folder:
         self._spare: Segment | None = None
         self._liveness = -1
         self._notes: list[tuple[bytes, bytes]] = []
-        self._discards: list[str] = []
-        self._dirty: dict[str, tuple[Box, int, int]] = {}
+        self._discards: list[str | Wipe] = []
+        self._dirty: dict[str, tuple[Box, Whole]] = {}
         self._headed: set[tuple[bytes, int]] = set()
-        self._unsaved: dict[str, Box] = {}
         self._has_unsynced = False
+        self._is_durable = settings.mailbox_durability != "os"
+        self._is_closing = False
+        self._is_closed = False
         self._checkpointing = threading.Lock()
+        self.booted_at = self.disk.booted_at()
         self.depth = self._open_layout(settings.mailbox_depth)
         self._locks = self.disk.open(f"{root}/locks", os.O_RDWR | os.O_CREAT)
+        self._reserve = Reserve(self.disk, f"{root}/reserve", settings.mailbox_reserve_bytes)
         self._changes = Changes(self.disk, f"{root}/changes")
         self.changing = self._changes.begin
         self.seen = 0
@@ -138,15 +169,20 @@ class Folder:
         self._telemetry.emit(event, **details)
 
     def note(self, box: Box, line: bytes) -> None:
-        self._unsaved.pop(box.id, None)
-        self._dirty[box.id] = (box, box.write_file, box.write_byte)
-        if self.settings.mailbox_durability != "os":
+        if self._is_durable:
+            self._dirty[box.id] = (box, (box.write_file, box.write_byte, box.next_seq))
             self._notes.append((box.digest, line))
 
     def discard(self, box: Box, file: int) -> None:
         path = box.path(file)
         self.files.drop(path)
         self._discards.append(path)
+
+    def wipe(self, box: Box, entries: list[Entry]) -> None:
+        self._discards += [Wipe(box.id, entry) for entry in entries]
+
+    def make_room(self, error: OSError) -> bool:
+        return is_full_disk(error) and self._reserve.give()
 
     # Boxes
 
@@ -175,33 +211,45 @@ class Folder:
     @contextmanager
     def locked(self, id: str) -> Iterator[Box]:
         """A box that nobody else changes, in this process or another."""
-        with self.mutex:
-            self.check()
+        with self._holding(lambda: self.box(id).digest):
             box = self.box(id)
-            number = number_of(box.digest)
-            self._lock(number)
             self.seen = self._changes.look()
             try:
                 yield box
             except OSError as error:
                 box.forget()
                 raise translated(error) from error
-            finally:
-                self.disk.unlock(self._locks, number)
 
     @contextmanager
     def holding(self, digest: bytes) -> Iterator[None]:
         """Nobody else changes the files of this box, whatever its name is."""
-        with self.mutex:
-            self.check()
-            number = number_of(digest)
-            self._lock(number)
+        with self._holding(lambda: digest):
             try:
                 yield
             except OSError as error:
                 raise translated(error) from error
-            finally:
-                self.disk.unlock(self._locks, number)
+
+    @contextmanager
+    def _holding(self, find_digest: Callable[[], bytes]) -> Iterator[None]:
+        """The mutex and a box's lock. While the lock is waited for, others have the mutex."""
+        ends_at = pause = 0.0
+        while True:
+            with self.mutex:
+                self.check()
+                number = number_of(find_digest())
+                if self.disk.try_lock(self._locks, number):
+                    try:
+                        yield
+                    finally:
+                        self.disk.unlock(self._locks, number)
+                    return
+            if not ends_at:
+                ends_at = time.monotonic() + self.settings.lock_timeout_seconds
+                pause = LOCK_PAUSE_SECONDS
+            elif time.monotonic() > ends_at:
+                raise StoreBusy(BUSY)
+            time.sleep(pause)
+            pause = min(2 * pause, LOCK_PAUSE_SECONDS_MAX)
 
     def look_again(self) -> None:
         """Files of boxes were changed by other means than their boxes: nothing known holds."""
@@ -210,51 +258,69 @@ class Folder:
     def check(self) -> None:
         if self._failure is not None:
             raise MailboxesFailed from self._failure
+        if self._is_closed:
+            raise HubClosed
         if self._pid != os.getpid():
             raise MailboxesFailed("This hub's mailboxes belong to the process it was forked from.")
 
-    def _lock(self, number: int) -> None:
+    def _try_lock(self, number: int, ends_at: float) -> bool:
+        """Wait until then at most. All of this process waits meanwhile."""
         if self.disk.try_lock(self._locks, number):
-            return
-        ends_at = time.monotonic() + self.settings.lock_timeout_seconds
+            return True
         pause = LOCK_PAUSE_SECONDS
         while not self.disk.try_lock(self._locks, number):
             if time.monotonic() > ends_at:
-                raise StoreBusy("Another process holds this mailbox.")
+                return False
             time.sleep(pause)
-            pause = min(2 * pause, 0.005)
+            pause = min(2 * pause, LOCK_PAUSE_SECONDS_MAX)
+        return True
 
     def _evict(self) -> None:
-        id = next(iter(self._boxes))
-        if id in self._unsaved:
-            self._save(self._unsaved[id])
-        del self._boxes[id]
+        # What is hidden must not be seen through another object.
+        id = next((id for id, box in self._boxes.items() if not box.hidden_from), None)
+        if id is not None:
+            del self._boxes[id]
 
     # Putting
 
-    def put(self, requests: list[tuple[str, list[NewMail]]], *, is_logged: bool) -> Group:
-        """Write them to their boxes and, if asked for, to the commit log. Not synced yet."""
+    def put(
+        self,
+        requests: list[tuple[str, list[NewMail]]],
+        *,
+        is_logged: bool,
+        patience_seconds: float | None = None,
+    ) -> Group:
+        """Write them to their boxes and, if asked for, to the commit log. Not synced yet.
+
+        Boxes that another process holds for longer than it is waited for are in `busy`.
+        """
+        patience = self.settings.lock_timeout_seconds
+        if patience_seconds is not None:
+            patience = patience_seconds
+        ends_at = time.monotonic() + patience
         with self.mutex:
             self.check()
             now = self._clock.now()
             done: list[tuple[Box, list[Write]]] = []
             segment = self._open_log() if is_logged else None
+            self._check_space(segment, requests)
             group = Group(segment)
             is_alone = len(requests) >= LOCK_ALL_FROM and self.disk.try_lock_all(self._locks)
             if is_alone:
                 self.seen = self._changes.look()
             try:
                 for id, mails in requests:
+                    if not is_alone and not self._take(id, ends_at):
+                        group.busy.append(len(group.answers))
+                        group.answers.append([StoreBusy(BUSY) for _ in mails])
+                        continue
                     group.answers.append(self._put(id, mails, now, done, segment, is_alone))
             finally:
                 if is_alone:
                     self.disk.unlock_all(self._locks)
             if segment is not None:
-                self._log(segment, done)
-            for box, writes in done:
-                if writes:
-                    group.boxes.append(box)
-                    self._unsaved[box.id] = box
+                self._log(segment, group)
+            group.boxes += [box for box, writes in done if writes]
             return group
 
     def _put(
@@ -267,14 +333,6 @@ class Folder:
         is_locked: bool,
     ) -> list[Posted | PenstockError]:
         box = self.box(id)
-        number = 0
-        if not is_locked:
-            number = number_of(box.digest)
-            try:
-                self._lock(number)
-            except StoreBusy as error:
-                return [error for _ in mails]
-            self.seen = self._changes.look()
         try:
             single = box.put_one(self, mails[0], now) if len(mails) == 1 else None
             if single is None:
@@ -287,18 +345,35 @@ class Folder:
             return [error for _ in mails]
         finally:
             if not is_locked:
-                self.disk.unlock(self._locks, number)
+                self.disk.unlock(self._locks, number_of(box.digest))
         done.append((box, writes))
         if segment is not None and writes:
             if not box.hidden_from:
                 box.hidden_from = first
             for write in writes:
-                if not box.durable:
+                if box.whole[0] < write.file or not box.whole[1]:
                     self._log_header(box, write, segment)
                 segment.add(WRITTEN, write.digest, write.file, write.salt, write.offset, write.data)
-            last = writes[-1]
-            self._dirty[id] = (box, last.file, last.offset + len(last.data))
+            self._dirty[id] = (box, (box.write_file, box.write_byte, box.next_seq))
         return answers
+
+    def _take(self, id: str, ends_at: float) -> bool:
+        """The lock of a box, and a look at whether others have changed something."""
+        if not self._try_lock(number_of(self.box(id).digest), ends_at):
+            return False
+        self.seen = self._changes.look()
+        return True
+
+    def _check_space(
+        self, segment: Segment | None, requests: list[tuple[str, list[NewMail]]]
+    ) -> None:
+        """Nothing is put where it would not fit into the log, or take the last space of all."""
+        try:
+            self._reserve.check()
+            if segment is not None:
+                segment.reserve(sum([bytes_max(mails) for _, mails in requests]))
+        except OSError as error:
+            raise translated(error) from error
 
     def _log_header(self, box: Box, write: Write, segment: Segment) -> None:
         """A file of which nothing is synced can be made anew from this log alone."""
@@ -306,40 +381,42 @@ class Folder:
         if key in self._headed:
             return
         self._headed.add(key)
-        if write.offset and write.file == box.write_file:
-            segment.add(WRITTEN, write.digest, write.file, write.salt, 0, box.header().encode())
+        if write.offset:
+            try:
+                header = box.header_of(self, write.file)
+            except FileNotFoundError:
+                return  # Another process has read it through and removed it.
+            segment.add(WRITTEN, write.digest, write.file, write.salt, 0, header)
 
     def _add_notes(self, segment: Segment) -> None:
         for digest, line in self._notes:
             segment.add(STATE, digest, 0, 0, 0, line)
 
-    def _log(self, segment: Segment, done: list[tuple[Box, list[Write]]]) -> None:
+    def _log(self, segment: Segment, group: Group) -> None:
         try:
             self._add_notes(segment)
             segment.write()
         except OSError as error:
-            for box, writes in done:
-                self._lock(number_of(box.digest))
-                try:
-                    undo(box, self, writes)
-                    box.hidden_from = 0
-                finally:
-                    self.disk.unlock(self._locks, number_of(box.digest))
-            raise translated(error) from error
-        self._notes.clear()
+            # There was space for it. What is in the boxes may be read and written behind by now.
+            self.fail(error)
+            raise MailboxesFailed from error
+        self._take_notes(group)
         self._has_unsynced = True
+
+    def _take_notes(self, group: Group) -> None:
+        """What was read is in the log: once that is synced, its files may go."""
+        self._notes.clear()
+        group.discards, self._discards = self._discards, []
 
     def sync(self, group: Group) -> None:
         """Returns when the group is on disk."""
-        if group.segment is None:
-            return
-        discards = self._take_discards()
-        try:
-            group.segment.sync()
-        except OSError as error:
-            self.fail(error)
-            raise MailboxesFailed from error
-        self._remove(discards)
+        if group.segment is not None:
+            try:
+                group.segment.sync()
+            except OSError as error:
+                self.fail(error)
+                raise MailboxesFailed from error
+        self._remove(group.discards)
 
     def show(self, group: Group) -> None:
         """Those who wait may have it."""
@@ -357,17 +434,38 @@ class Folder:
     # The commit log
 
     def _open_log(self) -> Segment:
-        if self._segment is None:
-            commits = f"{self.root}/commits"
-            make_parents(self.disk, commits)
-            path = f"{commits}/{self._name}.lock"
-            self._liveness = self.disk.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            self.disk.lock(self._liveness, 0)
-            # Locked before it has its name: nobody takes its owner for dead.
-            self.disk.rename(f"{path}.new", path)
-            self._segment = self._new_segment("a")
-            self.disk.sync_folder(commits)
-        return self._segment
+        if self._segment is not None:
+            return self._segment
+        commits = f"{self.root}/commits"
+        try:
+            # Whoever looks for the logs of the dead must not find this one before it is locked.
+            with self._recovering():
+                make_parents(self.disk, commits)
+                if self._liveness < 0:
+                    path = f"{commits}/{self._name}.lock"
+                    self._liveness = self.disk.open(path, os.O_RDWR | os.O_CREAT)
+                    self.disk.lock(self._liveness, 0)
+            segment = self._new_segment("a")
+            # Also of those above it, which another process may have made and not come to sync.
+            for folder in (commits, self.root, os.path.dirname(self.root)):
+                self.disk.sync_folder(folder)
+        except OSError as error:
+            raise translated(error) from error
+        self._segment = segment
+        return segment
+
+    @contextmanager
+    def _recovering(self) -> Iterator[None]:
+        """One process at a time; those who open the folder wait for it."""
+        ends_at = time.monotonic() + RECOVERY_SECONDS_MAX
+        while not self.disk.try_lock(self._locks, RECOVERY):
+            if time.monotonic() > ends_at:
+                raise StoreBusy("Another process is recovering the mailboxes.")
+            time.sleep(LOCK_PAUSE_SECONDS_MAX)
+        try:
+            yield
+        finally:
+            self.disk.unlock(self._locks, RECOVERY)
 
     def _new_segment(self, letter: str) -> Segment:
         path = f"{self.root}/commits/{self._name}.{letter}.log"
@@ -387,17 +485,18 @@ class Folder:
     def flush(self) -> None:
         """Sync what was acknowledged, and put without waiting; remove the files it was in."""
         with self.mutex:
-            if self._failure is not None or not (self._notes or self._has_unsynced):
+            if self._failure is not None:
                 return
-            segment = self._open_log()
-            try:
-                self._add_notes(segment)
-                segment.write()
-            except OSError as error:
-                raise translated(error) from error
-            self._notes.clear()
-            self._has_unsynced = False
-        group = Group(segment)
+            group = Group(None)
+            if self._notes or self._has_unsynced:
+                group.segment = self._open_log()
+                try:
+                    self._add_notes(group.segment)
+                    group.segment.write()
+                except OSError as error:
+                    raise translated(error) from error
+                self._has_unsynced = False
+            self._take_notes(group)
         self.sync(group)
 
     def checkpoint(self) -> None:
@@ -416,46 +515,75 @@ class Folder:
                 dirty, self._dirty = self._dirty, {}
                 self._headed.clear()
             try:
-                self._sync_boxes([box for box, _, _ in dirty.values()])
+                self._sync_boxes([box.folder for box, _ in dirty.values()])
             except OSError as error:
                 self.fail(error)
                 raise MailboxesFailed from error
-            with self.mutex:
-                for box, file, end in dirty.values():
-                    if box.write_file == file:
-                        box.durable = max(box.durable, min(end, box.write_byte))
+            for id, (_, whole) in dirty.items():
+                self._settle(id, whole)
 
-    def _sync_boxes(self, boxes: list[Box]) -> None:
+    def _settle(self, id: str, whole: Whole) -> None:
+        """Up to here a box is on disk. Written down where that would not be done soon anyway."""
+        with self.mutex:
+            if self._failure is not None:
+                return
+            box = self.box(id)
+            number = number_of(box.digest)
+            if not self._try_lock(number, time.monotonic() + LOCK_PATIENCE_SECONDS):
+                return  # It is being used: the next line says it.
+            self.seen = self._changes.look()
+            try:
+                box.look(self)
+                box.look_at_state(self)
+                box.whole = max(box.whole, whole)
+                is_quiet = (box.write_file, box.write_byte) == whole[:2]
+                if is_quiet and box.saved < box.whole:
+                    box.save(self, is_noted=self._is_closing)
+            except OSError as error:
+                box.forget()
+                self._telemetry.emit("service_failed", service="janitor", error=repr(error))
+            except PenstockError:
+                return  # Damaged: that was told when it was found.
+            finally:
+                self.disk.unlock(self._locks, number)
+
+    def _sync_boxes(self, boxes: list[str]) -> None:
         disk = self.disk
         if len(boxes) > SYNC_EACH_MAX and disk.sync_all(self._locks):
             return
         folders: set[str] = set()
-        for box in boxes:
+        for folder in boxes:
             try:
-                names = disk.list(box.folder)
+                names = disk.list(folder)
             except FileNotFoundError:
                 continue
             for name in names:
                 if name.endswith(".log"):
-                    sync_path(disk, f"{box.folder}/{name}")
-            folder = box.folder
+                    sync_path(disk, f"{folder}/{name}")
             while len(folder) >= len(self.root) and folder not in folders:
                 folders.add(folder)
                 folder = os.path.dirname(folder)
         for folder in sorted(folders, reverse=True):
             disk.sync_folder(folder)
 
-    def _take_discards(self) -> list[str]:
-        with self.mutex:
-            discards, self._discards = self._discards, []
-            return discards
-
-    def _remove(self, paths: list[str]) -> None:
-        for path in paths:
+    def _remove(self, discards: list[str | Wipe]) -> None:
+        for discard in discards:
             try:
-                self.disk.unlink(path)
+                if isinstance(discard, Wipe):
+                    self._wipe(discard)
+                else:
+                    self.disk.unlink(discard)
             except FileNotFoundError:
                 continue  # Another process opened the box, and found it read through.
+
+    def _wipe(self, wipe: Wipe) -> None:
+        try:
+            with self.locked(wipe.id) as box:
+                box.look(self)
+                box.wipe(self, wipe.entry)
+        except PenstockError as error:
+            # It is tried again when the box is opened the next time.
+            self._telemetry.emit("service_failed", service="janitor", error=repr(error))
 
     # Opening and closing
 
@@ -501,92 +629,103 @@ class Folder:
     def _recover(self) -> int:
         """Put what dead processes have left in their logs into the boxes. Returns how many logs."""
         commits = f"{self.root}/commits"
+        with self._recovering():
+            try:
+                found = self.disk.list(commits)
+            except FileNotFoundError:
+                return 0
+            dead: dict[str, int] = {}
+            try:
+                for name in sorted({name.partition(".")[0] for name in found}):
+                    file = self.disk.open(f"{commits}/{name}.lock", os.O_RDWR | os.O_CREAT)
+                    if self.disk.try_lock(file, 0):
+                        dead[name] = file
+                    else:
+                        self.disk.close(file)
+                with self._after_power_loss(dead):
+                    self._replay([f"{commits}/{name}" for name in dead])
+                for name in dead:
+                    self._remove_log(name)
+            except StoreBusy:
+                # Whoever holds a box has it as it is, so nothing is lost yet. The next one does it.
+                return 0
+            finally:
+                for file in dead.values():
+                    self.disk.close(file)
+        return len(dead)
+
+    @contextmanager
+    def _after_power_loss(self, logs: dict[str, int]) -> Iterator[None]:
+        """A log from before this machine was started: the boxes in it were cut off with it."""
+        times = [micros_of(self.disk.stat(file)) for file in logs.values()]
+        booted_at = self.booted_at
+        if times and min(times) < booted_at:
+            self.booted_at = sys.maxsize
         try:
-            names = sorted(name for name in self.disk.list(commits) if name.endswith(".lock"))
-        except FileNotFoundError:
-            return 0
-        logs: dict[str, int] = {}
-        for name in names:
-            file = self.disk.open(f"{commits}/{name}", os.O_RDWR)
-            if self.disk.try_lock(file, 0):
-                logs[name.removesuffix(".lock")] = file
-            else:
-                self.disk.close(file)
-        try:
-            self._replay([f"{commits}/{name}" for name in logs])
-            for name in logs:
-                for suffix in (".a.log", ".b.log", ".lock"):
-                    try:
-                        self.disk.unlink(f"{commits}/{name}{suffix}")
-                    except FileNotFoundError:
-                        continue
+            yield
         finally:
-            for file in logs.values():
-                self.disk.close(file)
-        return len(logs)
+            self.booted_at = booted_at
 
     def _replay(self, names: list[str]) -> None:
         entries: dict[bytes, list[LogEntry]] = {}
         for name in names:
-            for suffix in (".a.log", ".b.log"):
-                for entry in read_segment(read_whole(self.disk, name + suffix) or b""):
+            for letter in LETTERS:
+                content = read_whole(self.disk, f"{name}.{letter}.log") or b""
+                for entry in read_segment(content):
                     entries.setdefault(entry.digest, []).append(entry)
         if not entries:
             return
-        boxes: list[Box] = []
-        with self.mutex:
-            for digest, found in entries.items():
-                number, folder = number_of(digest), self.folder_of(digest)
-                self._lock(number)
-                try:
-                    replay(self, folder, found)
-                finally:
-                    self.disk.unlock(self._locks, number)
-                boxes.append(Box("", digest, folder))
-            self._boxes.clear()
+        boxes = []
+        for digest, found in entries.items():
+            with self.holding(digest):
+                id = replay(self, self.folder_of(digest), found)
+            if id is not None:
+                boxes.append((id, self._mend(id)))
         # Also what was there already may be in the page cache only.
-        self._sync_boxes(boxes)
-        self._telemetry.emit("mailboxes_recovered", logs=len(names), boxes=len(boxes))
+        self._sync_boxes([self.folder_of(digest) for digest in entries])
+        for id, whole in boxes:
+            self._settle(id, whole)
+        self._telemetry.emit("mailboxes_recovered", logs=len(names), boxes=len(entries))
 
-    def _save(self, box: Box) -> None:
-        """Write down up to where a box is whole."""
-        self._lock(number_of(box.digest))
-        self.seen = self._changes.look()
-        try:
-            box.look(self)
-            box.look_at_state(self)
-            if box.write_byte:
-                box.durable = box.write_byte
-                box.save(self)
-        except PenstockError as error:
-            self._telemetry.emit("mailbox_damaged", mailbox=box.id, file="", reason=str(error))
-        finally:
-            self.disk.unlock(self._locks, number_of(box.digest))
+    def _mend(self, id: str) -> Whole:
+        """Before it is synced, so that all of it is known to be whole then."""
+        with self.locked(id) as box:
+            try:
+                box.look(self)
+            except MailboxCorrupt:
+                return NOTHING
+            return box.write_file, box.write_byte, box.next_seq
+
+    def _remove_log(self, name: str) -> None:
+        for suffix in (*[f"{letter}.log" for letter in LETTERS], "lock"):
+            try:
+                self.disk.unlink(f"{self.root}/commits/{name}.{suffix}")
+            except FileNotFoundError:
+                continue
 
     def close(self) -> None:
         """Sync the boxes, and leave no log behind."""
-        self.arrivals.stop()
-        if self._failure is None and self._pid == os.getpid():
-            self.checkpoint()
+        if self._is_closed:
+            return
+        try:
+            if self._failure is None and self._pid == os.getpid():
+                self._is_closing = True
+                self.checkpoint()
+                # Once more for the lines that say up to where they are whole.
+                self.checkpoint()
+                if self._liveness >= 0 and self._failure is None:
+                    self._remove_log(self._name)
+        finally:
             with self.mutex:
-                # After the boxes are synced: what these lines say is true.
-                for box in list(self._unsaved.values()):
-                    self._save(box)
-                self._unsaved.clear()
-            self.checkpoint()
-            self._remove(self._take_discards())
-            if self._segment is not None:
-                for letter in ("a", "b"):
-                    try:
-                        self.disk.unlink(f"{self.root}/commits/{self._name}.{letter}.log")
-                    except FileNotFoundError:
-                        continue
-                self.disk.unlink(f"{self.root}/commits/{self._name}.lock")
-        self._close_files()
+                self._is_closed = True
+            self.arrivals.stop()
+            self._close_files()
 
     def abandon(self) -> None:
         """In a forked child: what is open belongs to the parent, whose locks must not live on."""
         self._failure = MailboxesFailed("This hub's mailboxes belong to another process.")
+        self._is_closed = True
+        self.arrivals.abandon()
         self._close_files()
 
     def _close_files(self) -> None:
@@ -602,12 +741,26 @@ class Folder:
         self._liveness = -1
 
 
+def bytes_max(mails: list[NewMail]) -> int:
+    """What a request may take in the log, with all that may be written for it."""
+    size = sum([len(mail.body) + len(mail.attributes) for mail in mails])
+    return size + LOG_BYTES_PER_REQUEST + LOG_BYTES_PER_MAIL * len(mails)
+
+
 def number_of(digest: bytes) -> int:
     """Which byte of the lock file is this box's, and what it is called among arrivals."""
     return int.from_bytes(digest[:8], "little") >> 2
 
 
+def micros_of(found: os.stat_result) -> Micros:
+    return found.st_mtime_ns // 1000
+
+
+def is_full_disk(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def translated(error: OSError) -> PenstockError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_full_disk(error):
         return StoreFull("The disk with the mailboxes is full; nothing was put.")
     return StoreError(f"The mailboxes cannot be used: {error.strerror or error}.")

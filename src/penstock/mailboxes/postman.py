@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -11,7 +12,11 @@ import msgspec
 
 from penstock.errors import HubClosed, PenstockError, QueueFull, WriteTimeout
 from penstock.mail import NewMail, Posted
-from penstock.mailboxes.folder import Folder
+from penstock.mailboxes.folder import (
+    LOCK_PATIENCE_SECONDS,
+    LOCK_PAUSE_SECONDS_MAX,
+    Folder,
+)
 from penstock.service import Service
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
@@ -29,6 +34,8 @@ class Delivery(msgspec.Struct):
     done: threading.Lock | None = None
     result: list[Answer] = _UNSET
     error: BaseException | None = None
+    tried_until: float = 0.0
+    """When it is given up, of one whose box another process holds."""
 
     def wait(self, timeout_seconds: float | None = None) -> list[Answer]:
         assert self.done is not None, "an asyncio caller awaits its future"
@@ -126,7 +133,7 @@ class Postman(Service):
             if folder.is_log_overfull:
                 folder.checkpoint()
             requests, places = _by_box(group)
-            written = folder.put(requests, is_logged=True)
+            written = folder.put(requests, is_logged=True, patience_seconds=LOCK_PATIENCE_SECONDS)
             if self._is_waited_for:
                 folder.sync(written)
             folder.show(written)
@@ -140,7 +147,24 @@ class Postman(Service):
                 count = len(delivery.mails)
                 is_whole = len(answers) == count
                 delivery.result = answers if is_whole else answers[start : start + count]
+            if written.busy:
+                group = self._without_busy(group, {requests[n][0] for n in written.busy})
         _answer(group)
+
+    def _without_busy(self, group: list[Delivery], boxes: set[str]) -> list[Delivery]:
+        """Those whose box is held by another process come again, before all that came later."""
+        now = time.monotonic()
+        held: list[Delivery] = []
+        answered: list[Delivery] = []
+        for delivery in group:
+            if not delivery.tried_until:
+                delivery.tried_until = now + self._settings.lock_timeout_seconds
+            is_held = delivery.box in boxes and now < delivery.tried_until
+            (held if is_held else answered).append(delivery)
+        self._queue.extendleft(reversed(held))
+        if not answered:
+            self._bed.acquire(timeout=LOCK_PAUSE_SECONDS_MAX)  # Nothing else is to be done.
+        return answered
 
 
 def _by_box(

@@ -25,6 +25,8 @@ HEADER_SIZE = 2 * COPY_SIZE
 DIGEST_SIZE = 32
 ATTRIBUTES_BYTES_MAX = 0xFFFF
 """What the record's head can say."""
+RECORD_BYTES_MAX = 512 * 1024 * 1024
+"""What is longer is no record. A lower limit of a hub does not make old messages unreadable."""
 
 _FILE = struct.Struct("<4sBBHQIQQ")  # magic, version, checksum, id's length, file, salt, seq, at
 _CRC = struct.Struct("<I")
@@ -66,7 +68,7 @@ class Header(msgspec.Struct, frozen=True):
         return copy + copy
 
     @classmethod
-    def decode(cls, data: bytes) -> Header | None:
+    def decode(cls, data: bytes | bytearray) -> Header | None:
         """From either copy; None if both are damaged."""
         for start in (0, COPY_SIZE):
             copy = data[start : start + COPY_SIZE]
@@ -149,7 +151,7 @@ def encode_range(
 RANGE_SIZE = OVERHEAD + _RANGE.size
 
 
-def decode_record(data: bytes, start: int, base: int, salt: int, size_max: int) -> Record | str:
+def decode_record(data: bytes | bytearray, start: int, base: int, salt: int) -> Record | str:
     """The record at `start` of data that lies at `base` in its file; or why there is none."""
     if start + HEAD_SIZE > len(data):
         return "the head is cut off"
@@ -163,12 +165,12 @@ def decode_record(data: bytes, start: int, base: int, salt: int, size_max: int) 
     check = crc32c(head, (salt ^ offset) & 0xFFFFFFFF)
     if _CRC.unpack_from(data, start + _RECORD.size)[0] != check:
         return "the head's checksum is wrong"
-    if size > size_max or id_size + attributes_size > size:
+    if size > RECORD_BYTES_MAX or id_size + attributes_size > size:
         return "its size is not possible"
     end = start + HEAD_SIZE + size
     if end + _CRC.size > len(data):
         return "the content is cut off"
-    content = data[start + HEAD_SIZE : end]
+    content = bytes(data[start + HEAD_SIZE : end])
     if _CRC.unpack_from(data, end)[0] != crc32c(content, check):
         return "the content's checksum is wrong"
     try:
@@ -181,7 +183,7 @@ def decode_record(data: bytes, start: int, base: int, salt: int, size_max: int) 
     return Record(seq, kind, offset, size + OVERHEAD, at, encoding, id, attributes, body)
 
 
-def scan(data: bytes, base: int, salt: int, size_max: int) -> Iterator[Record | Damage]:
+def scan(data: bytes, base: int, salt: int) -> Iterator[Record | Damage]:
     """All records of a part of a file, and the damage between them.
 
     Damage that reaches to the end may be no more than a write that was cut off; the caller knows
@@ -189,12 +191,12 @@ def scan(data: bytes, base: int, salt: int, size_max: int) -> Iterator[Record | 
     """
     start = 0
     while start < len(data):
-        found = decode_record(data, start, base, salt, size_max)
+        found = decode_record(data, start, base, salt)
         if isinstance(found, Record):
             yield found
             start += found.size
             continue
-        resumed = _next_record(data, start + 1, base, salt, size_max)
+        resumed = _next_record(data, start + 1, base, salt)
         end = len(data) if resumed is None else resumed
         yield Damage(base + start, base + end, found)
         start = end
@@ -203,11 +205,11 @@ def scan(data: bytes, base: int, salt: int, size_max: int) -> Iterator[Record | 
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
 
 
-def _next_record(data: bytes, start: int, base: int, salt: int, size_max: int) -> int | None:
+def _next_record(data: bytes, start: int, base: int, salt: int) -> int | None:
     while True:
         start = data.find(_MAGIC_BYTES, start)
         if start < 0:
             return None
-        if isinstance(decode_record(data, start, base, salt, size_max), Record):
+        if isinstance(decode_record(data, start, base, salt), Record):
             return start
         start += 1

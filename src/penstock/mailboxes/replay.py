@@ -1,9 +1,10 @@
 """The log of a process that died: what it has goes into the boxes it belongs to.
 
-A process that was killed left everything in the boxes' files, and nothing is written here. After a
-loss of power, files may end earlier than they did, or not be there: then the log writes them anew,
-each message at its own place. Between two of them there may be one whose own log was not synced:
-nobody was told that it is on disk, and its place is filled.
+A process that was killed left everything in the boxes' files, and nothing new is written here.
+After a loss of power, files may end earlier than they did, have holes, or not be there: then the
+log writes them anew, each message at its own place. Between two of them there may be one whose own
+log was not synced: nobody was told that it is on disk, and its place is filled. Only what the state
+says was on disk is left as it is, however it looks: that is damage, and not ours to hide.
 """
 
 from __future__ import annotations
@@ -14,36 +15,43 @@ from penstock.mailboxes.box import Shelf, make_parents, path_of
 from penstock.mailboxes.commit_log import STATE, WRITTEN, LogEntry
 from penstock.mailboxes.record import (
     HEADER_SIZE,
-    Damage,
+    OVERHEAD,
+    RANGE_SIZE,
     Header,
     Record,
     Type,
     decode_record,
     encode_range,
-    scan,
 )
-from penstock.mailboxes.state import NAME, State, parse_line
+from penstock.mailboxes.state import NAME, NOTHING, State, Whole, parse_line
 from penstock.mailboxes.state_log import read_state, read_whole
 
 
-def replay(shelf: Shelf, folder: str, entries: list[LogEntry]) -> bool:
-    """Put the entries of one box into its files; under its lock. Whether anything was written."""
+def replay(shelf: Shelf, folder: str, entries: list[LogEntry]) -> str | None:
+    """Put the entries of one box into its files; under its lock. The name of the box, if known."""
     shelf.changing()
-    state, _ = read_state(shelf.disk, folder)
-    has_written = False
+    found, _ = read_state(shelf.disk, folder)
+    state = _latest(entries, found)
+    if state is not None and state is not found:
+        _append_state(shelf, folder, state)
     files: dict[int, list[LogEntry]] = {}
     for entry in entries:
         if entry.kind == WRITTEN and not _is_over(state, entry.file):
             files.setdefault(entry.file, []).append(entry)
+    whole = NOTHING if state is None else state.whole
+    id: str | None = None
     for file in sorted(files):
-        written = sorted(files[file], key=lambda entry: entry.offset)
-        has_written |= _File(shelf, folder, file).replay(written)
-    states = [parse_line(entry.data) for entry in entries if entry.kind == STATE]
-    last = max((found for found in states if found is not None), key=lambda s: s.n, default=None)
-    if last is not None and (state is None or last.n > state.n):
-        _append_state(shelf, folder, last)
-        has_written = True
-    return has_written
+        id = _File(shelf, folder, file, whole).replay(files[file]) or id
+    return id
+
+
+def _latest(entries: list[LogEntry], found: State | None) -> State | None:
+    latest = found
+    for entry in entries:
+        state = parse_line(entry.data) if entry.kind == STATE else None
+        if state is not None and (latest is None or state.n > latest.n):
+            latest = state
+    return latest
 
 
 def _is_over(state: State | None, file: int) -> bool:
@@ -63,79 +71,91 @@ def _append_state(shelf: Shelf, folder: str, state: State) -> None:
 
 
 class _File:
-    def __init__(self, shelf: Shelf, folder: str, number: int) -> None:
+    """One message file, as it is and as the log says it was."""
+
+    def __init__(self, shelf: Shelf, folder: str, number: int, whole: Whole) -> None:
         self._shelf = shelf
         self._folder = folder
         self._path = path_of(folder, number)
+        self._content = bytearray(read_whole(shelf.disk, self._path) or b"")
+        self._whole_to = whole[1] if number == whole[0] else 0
+        if number < whole[0]:
+            self._whole_to = len(self._content)
         self._salt = 0
+        self._start = len(self._content)
+        """From here on it is written."""
         self._end = 0
+        """Up to here it is whole."""
         self._next_seq = 0
 
-    def replay(self, entries: list[LogEntry]) -> bool:
-        content = read_whole(self._shelf.disk, self._path) or b""
-        header = Header.decode(content)
+    def replay(self, entries: list[LogEntry]) -> str | None:
+        entries = sorted(entries, key=lambda entry: entry.offset)
+        header = Header.decode(self._content)
         if header is None:
-            entries = _from_the_beginning(entries)
-            if not entries:
-                return False
-            make_parents(self._shelf.disk, self._folder)
+            first = next((entry for entry in entries if entry.offset == 0), None)
+            if first is None and not self._whole_to:
+                return None  # It was read through, and removed.
+            self._salt = (first or entries[0]).salt
         else:
-            self._salt = header.salt
-            entries = [entry for entry in entries if entry.salt == header.salt]
-            self._find_end(content, header)
-        has_written = False
+            self._begin(header)
         for entry in entries:
-            has_written |= self._write(entry)
-        return has_written
+            if entry.salt == self._salt:
+                self._start = min(self._start, entry.offset)
+                self._put(entry)
+        if self._start < len(self._content):
+            self._write()
+        header = Header.decode(self._content)
+        return None if header is None else header.id
 
-    def _find_end(self, content: bytes, header: Header) -> None:
-        self._end, self._next_seq = HEADER_SIZE, header.first_seq
-        limit = self._shelf.limits.record_bytes_max
-        for found in scan(content[HEADER_SIZE:], HEADER_SIZE, header.salt, limit):
-            if isinstance(found, Damage):
+    def _begin(self, header: Header) -> None:
+        self._salt, self._next_seq, self._end = header.salt, header.first_seq, HEADER_SIZE
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Over all records that are there."""
+        while True:
+            found = decode_record(self._content, self._end, 0, self._salt)
+            if not isinstance(found, Record) or found.seq != self._next_seq:
                 return
             self._end, self._next_seq = found.end, found.last_seq + 1
 
-    def _write(self, entry: LogEntry) -> bool:
-        data, offset = entry.data, entry.offset
-        if offset + len(data) <= self._end:
-            return False  # It is there, or another is in its place that came later.
-        if offset < self._end:
-            # Its beginning is there: a header whose records are missing, or some of its records.
-            data, offset = data[self._end - offset :], self._end
-        file = self._shelf.files.get(self._path, os.O_RDWR | os.O_CREAT)
+    def _put(self, entry: LogEntry) -> None:
+        offset, end = entry.offset, entry.offset + len(entry.data)
+        if end <= self._end:
+            return  # It is there, or has been written over since.
+        if offset > self._end >= max(self._whole_to, HEADER_SIZE):
+            self._fill(entry)
+        start = max(offset, min(self._end, end))
+        if len(self._content) < start:
+            self._content.extend(bytes(start - len(self._content)))
+        self._content[start:end] = entry.data[start - offset :]
         if offset == 0:
-            header = Header.decode(data)
-            if header is None:
-                return False
-            self._salt, self._next_seq = header.salt, header.first_seq
+            header = Header.decode(self._content)
+            assert header is not None, "it was logged with its header"
+            self._begin(header)
         elif offset > self._end:
-            self._fill(file, entry, offset)
-        self._shelf.disk.write(file, data, offset)
-        self._end = offset + len(data)
-        start = HEADER_SIZE if offset == 0 else 0
-        limit = self._shelf.limits.record_bytes_max
-        for found in scan(data[start:], offset + start, self._salt, limit):
-            if isinstance(found, Record):
-                self._next_seq = found.last_seq + 1
-        return True
+            self._end = offset  # Before it is damage that stays.
+            found = decode_record(self._content, offset, 0, self._salt)
+            self._next_seq = found.seq if isinstance(found, Record) else 0
+        self._go_on()
 
-    def _fill(self, file: int, entry: LogEntry, offset: int) -> None:
+    def _fill(self, entry: LogEntry) -> None:
         """Nobody was told that what was here is on disk, or it would be in a log."""
-        limit = self._shelf.limits.record_bytes_max
-        after = decode_record(entry.data, 0, offset, self._salt, limit)
-        last = after.seq - 1 if isinstance(after, Record) else self._next_seq
-        size = offset - self._end
-        data = encode_range(
-            Type.VOID, self._next_seq, last, self._shelf.now(), self._salt, self._end, size
-        )
-        self._shelf.disk.write(file, data, self._end)
-        self._end += len(data)
+        after = decode_record(entry.data, 0, entry.offset, self._salt)
+        size, first = entry.offset - self._end, self._next_seq
+        if not isinstance(after, Record) or after.seq <= first or size < OVERHEAD:
+            return
+        if size < RANGE_SIZE and after.seq - 1 > first:
+            return
+        now = self._shelf.now()
+        data = encode_range(Type.VOID, first, after.seq - 1, now, self._salt, self._end, size)
+        self._content[self._end : entry.offset] = data
+        self._start = min(self._start, self._end)
+        self._end, self._next_seq = entry.offset, after.seq
 
-
-def _from_the_beginning(entries: list[LogEntry]) -> list[LogEntry]:
-    """Those of the file whose header is among them."""
-    first = next((entry for entry in entries if entry.offset == 0), None)
-    if first is None:
-        return []
-    return [entry for entry in entries if entry.salt == first.salt]
+    def _write(self) -> None:
+        """All of it, also what is there: a sync that failed may have left it in memory only."""
+        make_parents(self._shelf.disk, self._folder)
+        self._shelf.files.drop(self._path)
+        file = self._shelf.files.get(self._path, os.O_RDWR | os.O_CREAT)
+        self._shelf.disk.write(file, bytes(self._content[self._start :]), self._start)

@@ -13,6 +13,11 @@ NAME = "queue.log"
 LINE_BYTES_MAX = 512
 
 
+Whole = tuple[int, int, int]
+"""File, byte and number of a message: all before them was on disk."""
+NOTHING: Whole = (0, 0, 0)
+
+
 class State(msgspec.Struct, frozen=True):
     n: int = 0
     """Counts the lines."""
@@ -29,9 +34,16 @@ class State(msgspec.Struct, frozen=True):
     """The next message put gets this number, or a higher one."""
     size: int = 0
     can_write: bool = True
-    durable: int = 0
-    """The write file was whole up to here: what is damaged below was not just cut off."""
+    durable_file: int = 0
+    durable_byte: int = 0
+    """All before this place was on disk: what is damaged there was not just cut off."""
+    durable_seq: int = 0
+    """And so were all messages before this one."""
     deleted: bool = False
+
+    @property
+    def whole(self) -> Whole:
+        return self.durable_file, self.durable_byte, self.durable_seq
 
     def line(self) -> bytes:
         text = "v1 " + " ".join(
