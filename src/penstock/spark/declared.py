@@ -240,7 +240,7 @@ def pipeline(
     return decorate
 
 
-_SIMPLE = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "tuple": tuple}
+SIMPLE = (str, int, float, bool, list, tuple)
 
 
 def _options(function: Callable[..., Any]) -> tuple[tuple[Option, ...], bool]:
@@ -252,6 +252,7 @@ def _options(function: Callable[..., Any]) -> tuple[tuple[Option, ...], bool]:
             f"{function.__qualname__} cannot be a pipeline: it is called with a DataFrame.",
             hint="def totals(messages): …  or  def totals(messages, *, currency='EUR'): …",
         )
+    names = getattr(function, "__globals__", {})
     options, takes_batch_id = [], False
     for parameter in parameters[1:]:
         if parameter.name == BATCH_ID:
@@ -264,25 +265,39 @@ def _options(function: Callable[..., Any]) -> tuple[tuple[Option, ...], bool]:
                 hint="Arguments after the first are options: give each a default.",
             )
         else:
-            type, help = _kind(parameter)
-            options.append(Option(parameter.name, help, parameter.default, type))
+            kind, help = _kind(parameter, names)
+            options.append(Option(parameter.name, help, parameter.default, kind))
     return tuple(options), takes_batch_id
 
 
-def _kind(parameter: inspect.Parameter) -> tuple[type, str]:
+def _kind(parameter: inspect.Parameter, names: Mapping[str, Any]) -> tuple[type, str]:
     """Of which type an option is, by its annotation or its default; and its help, which is the
     text in `Annotated[int, "…"]`."""
     annotation: Any = parameter.annotation
+    if isinstance(annotation, str):
+        annotation = _resolved(annotation, names)
     help = ""
     if typing.get_origin(annotation) is typing.Annotated:
         annotation, *notes = typing.get_args(annotation)
         help = next((note for note in notes if isinstance(note, str)), "")
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    word = text.split("[")[0].split("|")[0].strip()
-    if word in _SIMPLE:
-        return _SIMPLE[word], help
+    members = [typing.get_origin(one) or one for one in typing.get_args(annotation)]
+    for one in (typing.get_origin(annotation) or annotation, *members):
+        if one in SIMPLE:
+            return one, help
     default = type(parameter.default)
-    return (default if default in _SIMPLE.values() else str), help
+    return (default if default in SIMPLE else str), help
+
+
+def _resolved(annotation: str, names: Mapping[str, Any]) -> Any:
+    """By itself: others of the function may name what is imported for a type checker only."""
+    try:
+        return typing.get_type_hints(
+            type("Holder", (), {"__annotations__": {"it": annotation}}),
+            dict(names),
+            include_extras=True,
+        )["it"]
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return inspect.Parameter.empty
 
 
 def _summary(function: Callable[..., Any]) -> str:
