@@ -29,7 +29,7 @@ Resolution = Literal["minute", "hour", "day"]
 Buckets = dict[int, int]
 
 
-class Rollup(msgspec.Struct, frozen=True):
+class Rollup(msgspec.Struct, frozen=True, omit_defaults=True):
     """A topic in a minute, an hour or a day. `docs/howto/rollups.md` explains the fields."""
 
     resolution: Resolution
