@@ -29,7 +29,7 @@ MESSAGE_CHARACTERS_MAX = 2_000
 FRAMES_MAX = 50
 
 _DEFAULT_RETRY = squared()
-_OWN = "penstock.jobs."
+_OWN = ("penstock.jobs.", "penstock.spark.")
 
 
 class Entry:
