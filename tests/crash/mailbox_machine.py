@@ -19,11 +19,13 @@ import os
 import random
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from penstock.clock import Micros
 from penstock.mailboxes.disk import Disk
 
 SECTOR = 512
@@ -66,6 +68,7 @@ class Machine:
 
     def __init__(self, root: Path, *, is_lying: bool = False) -> None:
         self.root = str(root)
+        self.booted_at = time.time_ns() // 1000
         self.is_lying = is_lying
         """Syncs are answered, and not done: whoever relies on one must be found out."""
         self.history: list[Event] = []
@@ -125,6 +128,9 @@ class RecordedDisk(Disk):
         self.calls = 0
         self.killed_at: int | None = None
         self._open: dict[int, int] = {}
+
+    def booted_at(self) -> Micros:
+        return self.machine.booted_at
 
     def die(self) -> None:
         """As if the process were killed: its files are closed, and so its locks are free."""

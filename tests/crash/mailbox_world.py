@@ -7,6 +7,7 @@ can be put between any two of them.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections import defaultdict
@@ -158,17 +159,16 @@ class Program:
 
 def abandon(folder: Folder) -> None:
     """What the kernel does to a killed process, as far as the disk does not do it."""
-    folder.arrivals.stop()
+    for descriptor in (folder.arrivals._read_end, folder.arrivals._write_end):
+        os.close(descriptor)
     folder._changes._memory.close()
 
 
 class World:
     """A machine, the programs on it, and what all of them were told."""
 
-    def __init__(
-        self, folder: Path, *, is_lying: bool = False, is_adopting: bool = False, **settings: Any
-    ) -> None:
-        folder.mkdir(exist_ok=is_adopting)
+    def __init__(self, folder: Path, *, is_lying: bool = False, **settings: Any) -> None:
+        folder.mkdir(exist_ok=True)
         self.machine = Machine(folder, is_lying=is_lying)
         self.root = f"{folder}/store"
         self.clock = FakeClock()
@@ -185,7 +185,12 @@ class World:
 
     def start(self, name: str = "a", **changes: Any) -> Program:
         settings = small_settings(**changes) if changes else self.settings
-        program = Program(name, self.root, self.machine.disk(), settings, self)
+        disk = self.machine.disk()
+        try:
+            program = Program(name, self.root, disk, settings, self)
+        except BaseException:
+            disk.die()
+            raise
         self.programs[name] = program
         return program
 

@@ -507,6 +507,8 @@ class Box:
         last = gone[-1]
         old_file = self.read_file
         self._read_through(last.last_seq + 1)
+        # Numbers in between are nobody's: they must not be missed when their file is gone.
+        self.read_seq = self.pending[0].seq if self.pending else self.next_seq
         if self.pending:
             self._read_from(self.pending[0].file, self.pending[0].offset)
         elif shelf.scrub == "drained":

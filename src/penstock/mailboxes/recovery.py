@@ -303,6 +303,8 @@ class _Reading:
             where = (box.pending[0].file, box.pending[0].offset)
         box.read_file, box.read_byte = where
         box.read_msg = self._read_msg.get(box.read_file, 0)
+        # Numbers in between are nobody's: they must not be missed when their file is gone.
+        box.read_seq = box.pending[0].seq if box.pending else box.next_seq
         gone = [file for file in self._files if file < box.read_file]
         if gone:
             box.save(shelf)
