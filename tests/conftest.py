@@ -23,6 +23,8 @@ settings.register_profile(
 settings.load_profile("penstock")
 
 
+SUMMARY_LINES = 4
+SUMMARY_COLUMNS = 300
 _has_failed = pytest.StashKey[bool]()
 
 
@@ -30,6 +32,12 @@ _has_failed = pytest.StashKey[bool]()
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report = yield
     item.stash[_has_failed] = report.failed or item.stash.get(_has_failed, False)
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        # For the summary at the end, which is all that is seen of a long log: what failed and why
+        # stay together on a screen. The whole message is with the traceback.
+        lines = [line[:SUMMARY_COLUMNS] for line in crash.message.splitlines() if line.strip()]
+        crash.message = "\n  ".join(lines[:SUMMARY_LINES])
     return report
 
 
