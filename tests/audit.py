@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from penstock.job import TRANSITIONS, JobEvent, Kind, State
 from penstock.ports import Store
 
-EVENTS_MAX = 100_000
+EVENTS_MAX = 10_000
 
 PLACES = """
     SELECT job_id, 1 FROM penstock_job_ready
@@ -102,8 +102,11 @@ def _check_attempts(store: Store) -> None:
 
 def _check_histories(store: Store, where: dict[int, State]) -> None:
     histories: defaultdict[int, list[JobEvent]] = defaultdict(list)
-    for event in store.jobs.events(after=0, limit=EVENTS_MAX):
-        histories[event.job_id].append(event)
+    after = 0
+    while events := store.jobs.events(after=after, limit=EVENTS_MAX):
+        for event in events:
+            histories[event.job_id].append(event)
+        after = events[-1].id
     assert set(histories) == set(where), "a history without a job, or a job without one"
     started = {
         row[0]

@@ -7,11 +7,9 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,70 +19,19 @@ from penstock.job import Kind, State
 from tests.audit import audit_jobs
 from tests.crash import worker_actors
 from tests.crash.processes import PATIENCE_SECONDS, until
+from tests.crash.soak import (
+    NARROW_MAX,
+    PACED_MAX,
+    Load,
+    check_concurrency,
+    check_lock,
+    check_rate,
+)
+from tests.crash.workers import Rescues, WorkerProcess, disorder
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
-SCRIPT = Path(worker_actors.__file__)
 CHAOS_SECONDS = 8.0
-ATTEMPTS = 1_000
-
-
-class WorkerProcess:
-    """The script above, listened to."""
-
-    def __init__(self, url: str, point: str = "none") -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), url, point],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.lines: list[list[str]] = []
-        self.complaint = b""
-        self._readers = [
-            threading.Thread(target=self._listen, daemon=True),
-            threading.Thread(target=self._collect, daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.decode().split())
-
-    def _collect(self) -> None:
-        assert self.process.stderr is not None
-        self.complaint = self.process.stderr.read()
-
-    def runs(self) -> list[tuple[int, int]]:
-        """Id and token of each handler that began."""
-        return [(int(line[1]), int(line[2])) for line in self.lines if line[0] == "ran"]
-
-    def tell(self) -> None:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(b"stop\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
-
-    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
-        code = self.process.wait(seconds)
-        for reader in self._readers:
-            reader.join(seconds)
-        return code
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                continue
 
 
 @pytest.fixture
@@ -189,92 +136,12 @@ def check_history(hub: penstock.Hub, number: int) -> None:
 # At random
 
 
-class Chaos(threading.Thread):
-    """One worker process: killed, suspended beyond its lease, or stopped, and started again."""
-
-    def __init__(self, url: str, seed: int) -> None:
-        super().__init__(daemon=True)
-        self._url = url
-        self._chance = random.Random(seed)
-        self._stopping = threading.Event()
-        self.lives: list[WorkerProcess] = []
-        self.ends: Counter[str] = Counter()
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                life = WorkerProcess(self._url)
-                self.lives.append(life)
-                try:
-                    self._live(life)
-                finally:
-                    life.close()
-        except BaseException as error:  # noqa: BLE001 - told to the test by check()
-            self.failure = error
-
-    def _live(self, life: WorkerProcess) -> None:
-        until(lambda: life.lines or life.process.poll() is not None, "it speaks")
-        self._stopping.wait(self._chance.uniform(0.0, 1.2))
-        end = self._chance.choice(["kill", "kill", "suspend", "stop"])
-        self.ends[end] += 1
-        if end == "suspend":
-            life.process.send_signal(signal.SIGSTOP)
-            # Longer than its lease: its jobs are rescued, and it wakes up a zombie.
-            self._stopping.wait(2.6)
-            life.process.send_signal(signal.SIGCONT)
-            self._stopping.wait(0.5)
-        if end == "kill":
-            life.process.kill()
-        life.tell()
-        life.wait()
-
-    def stop(self) -> None:
-        """No process of it is left; `check` says whether it went well."""
-        self._stopping.set()
-        self.join(2 * PATIENCE_SECONDS)
-
-    def check(self) -> None:
-        assert not self.is_alive()
-        if self.failure is not None:
-            raise self.failure
-
-
-@contextmanager
-def disorder(url: str, count: int) -> Iterator[list[Chaos]]:
-    """So many workers that come and go, and none at the end, whatever happens inside."""
-    chaos = [Chaos(url, seed) for seed in range(count)]
-    for one in chaos:
-        one.start()
-    try:
-        yield chaos
-    finally:
-        for one in chaos:
-            one.stop()
-    for one in chaos:
-        one.check()
-
-
-class Rescues:
-    """Whether a job had to be taken from a worker, read from the history by and by."""
-
-    def __init__(self, hub: penstock.Hub) -> None:
-        self._reader = hub._open().store.jobs
-        self._after = 0
-        self._has_any = False
-
-    def has_any(self) -> bool:
-        while not self._has_any and (events := self._reader.events(after=self._after, limit=1_000)):
-            self._after = events[-1].id
-            self._has_any = any(event.kind == Kind.RESCUED for event in events)
-        return self._has_any
-
-
-def check_total_queue(url: str, seconds: float) -> None:
-    """Lost = 0, unexpected = 0, at most one completion for each job."""
-    types = ("plain", "fails-once", "snoozes", "settles")
-    acked: dict[int, str] = {}
+def check_total_queue(url: str, seconds: float) -> str:
+    """Lost = 0, unexpected = 0, at most one completion for each job; every tick of the schedule
+    once; limits never exceeded; a lock never held twice. Returns what there was to see."""
     with penstock.connect(url) as hub:
+        load = Load(hub)
+        store = hub._open().store
         ends_at = time.monotonic() + seconds
         chance = random.Random(7)
         rescues = Rescues(hub)
@@ -282,53 +149,65 @@ def check_total_queue(url: str, seconds: float) -> None:
             # On a slow machine it takes longer until somebody dies at work.
             while time.monotonic() < ends_at or not rescues.has_any():
                 assert time.monotonic() < ends_at + 2 * PATIENCE_SECONDS, "nobody died at work"
-                type = chance.choice(types)
-                payloads = range(len(acked), len(acked) + chance.randint(1, 12))
-                added = hub.jobs.enqueue_many("q", type, payloads, max_attempts=ATTEMPTS)
-                acked.update((job.id, type) for job in added)
+                load.add()
                 time.sleep(chance.uniform(0, 0.05))
+        ((last_event,),) = store.query("SELECT max(id) FROM penstock_job_events")
+        load.end()
         heirs: list[WorkerProcess] = []
         try:
             heirs += [WorkerProcess(url), WorkerProcess(url)]
-
-            def is_done() -> bool:
-                # Those that crashed often would come back later: they are asked to come now.
-                hub.jobs.retry_all(state="scheduled")
-                (stats,) = hub.jobs.stats("q")
-                return stats.completed == len(acked)
-
-            until(is_done, "all are completed", 2 * PATIENCE_SECONDS)
+            until(load.is_done, "all are completed", 2 * PATIENCE_SECONDS)
             for heir in heirs:
                 heir.tell()
                 heir.wait()
         finally:
             for heir in heirs:
                 heir.close()
-        where = audit_jobs(hub._open().store)
-        assert set(where) == set(acked), "lost or unexpected jobs"
+        ticks = load.check_cron()
+        expected = set(load.acked) | {number for number, _ in load.ticks()}
+        where = audit_jobs(store)
+        assert set(where) == expected, "lost or unexpected jobs"
         lives = [*heirs, *(life for one in chaos for life in one.lives)]
         runs = Counter(run for life in lives for run in life.runs())
-        assert {number for number, _ in runs} == set(acked), "a job was never run, or invented"
+        assert {number for number, _ in runs} == expected, "a job was never run, or invented"
         twice = [run for run, count in runs.items() if count > 1]
         assert not twice, "a handler ran twice under one token"
         happened: Counter[Kind] = Counter()
-        for number in acked:
+        for number in expected:
             kinds = [event.kind for event in hub.jobs.history(number)]
             assert kinds.count(Kind.COMPLETED) == 1, (number, kinds)
             happened.update(kinds)
         assert happened[Kind.RESCUED] > 0
         settled = Counter(m.payload for m in hub.topics.read("settled", limit=100_000))
-        assert settled == Counter(n for n, type in acked.items() if type == "settles")
-        assert sum((one.ends for one in chaos), Counter())["kill"] > 0
+        assert settled == Counter(n for n, type in load.acked.items() if type == "settles")
+        narrow = {number for number, type in load.acked.items() if type == "narrow"}
+        at_once = check_concurrency(store, narrow, last_event)
+        in_window = check_rate(lives)
+        holders = check_lock(lives)
+        assert min(at_once, in_window, holders) > 0, "there was nothing to see"
+        ends = sum((one.ends for one in chaos), Counter())
+        assert ends["kill"] > 0
         until(lambda: hub.jobs.workers() == [], "the dead are found out")
+        return (
+            f"{len(lives)} lives, ended by {dict(ends)}; {len(expected):,} jobs completed once each"
+            f" in {len(runs):,} runs, {happened[Kind.RESCUED]:,} rescued; {ticks} ticks; at most"
+            f" {at_once} of {NARROW_MAX} at once and {in_window} of {PACED_MAX} in a window;"
+            f" {holders} holders of the lock"
+        )
 
 
 def test_random_kills_suspensions_and_stops_lose_nothing(url: str) -> None:
-    """The total-queue check, for a few seconds."""
+    """The total-queue check, for a few seconds (J4, J10, J11)."""
     check_total_queue(url, CHAOS_SECONDS)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_the_same_for_ten_minutes(url: str) -> None:
-    check_total_queue(url, 600.0)
+def test_the_same_for_ten_minutes(
+    url: str, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three workers under kills, suspensions and restarts (J4, J10, J11)."""
+    seen = check_total_queue(url, 600.0)
+    record_property("seen", seen)
+    with capsys.disabled():
+        print(f"\n{seen}")

@@ -18,6 +18,7 @@ from typing import Any
 
 import penstock
 from penstock.jobs.registry import Snooze
+from penstock.stores.sqlite.job_hands import JobHands
 from penstock.stores.sqlite.job_writer import SqliteJobWriter
 from penstock.stores.sqlite.transaction import SqliteWriter
 
@@ -98,9 +99,42 @@ class Trap:
             self._called.transaction = True
 
 
+class Spending:
+    """Tells what this process takes of a rate, as soon as that is on disk, and when the store
+    counted it."""
+
+    def __init__(self) -> None:
+        self._taken = threading.local()
+        spend, begin, commit = JobHands._spend, SqliteWriter.begin, SqliteWriter.commit
+
+        def note(hands: JobHands, queue: str, jobs: int, rate: int) -> None:
+            self._noted().append((time.monotonic_ns(), jobs))
+            spend(hands, queue, jobs, rate)
+
+        def forget(writer: SqliteWriter, **options: Any) -> Any:
+            self._noted().clear()
+            return begin(writer, **options)
+
+        def tell(writer: SqliteWriter) -> None:
+            commit(writer)
+            for at, jobs in self._noted():
+                say("spent", at, jobs)
+
+        JobHands._spend = note  # type: ignore[method-assign]
+        SqliteWriter.begin = forget  # type: ignore[method-assign]
+        SqliteWriter.commit = tell  # type: ignore[method-assign]
+
+    def _noted(self) -> list[tuple[int, int]]:
+        if not hasattr(self._taken, "noted"):
+            self._taken.noted = []
+        noted: list[tuple[int, int]] = self._taken.noted
+        return noted
+
+
 def work(url: str, point: str) -> None:
     hub = penstock.connect(url, job_lease_seconds=2.0)
     trap = Trap(point)
+    Spending()
 
     @hub.job(name="plain", queue="q")
     async def plain(n: int, job: Any) -> int:
@@ -136,7 +170,32 @@ def work(url: str, point: str) -> None:
         await asyncio.sleep(0.0 if job.attempt > 1 or point == "none" else 60.0)
         return n
 
-    crew = hub.start_workers({"q": 3})
+    @hub.job(name="narrow", queue="narrow")
+    async def narrow(n: int, job: Any) -> None:
+        say("ran", job.id, job.token, job.attempt)
+        await asyncio.sleep(0.02)
+
+    @hub.job(name="paced", queue="paced")
+    async def paced(n: int, job: Any) -> None:
+        say("ran", job.id, job.token, job.attempt)
+
+    @hub.job(name="tick", queue="cron")
+    async def tick(payload: None, job: Any) -> None:
+        say("ran", job.id, job.token, job.attempt)
+
+    @hub.job(name="gate", queue="gate", retry=lambda attempt, error: 0.01)
+    def gate(n: int, job: Any) -> None:
+        say("ran", job.id, job.token, job.attempt)
+        with hub.lock("gate", lease_seconds=1.5, timeout=60) as lock:
+            token = lock.token
+            for _ in range(5):
+                # Before the question: what is true then was true already now.
+                at = time.monotonic_ns()
+                if lock.is_held:
+                    say("held", at, token)
+                time.sleep(0.01)
+
+    crew = hub.start_workers({"q": 3, "narrow": 3, "paced": 5, "gate": 2, "cron": 1})
     say("ready")
     for _ in sys.stdin:
         crew.stop(0.0)
