@@ -17,7 +17,7 @@ from pyspark.sql import functions as fn
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import InvalidOption
 from penstock.model import RESERVED_PREFIX, Pattern, as_micros
-from penstock.ports.lake import LakeView
+from penstock.ports.lake import Coverage, LakeView
 from penstock.ports.scan import Scanner
 from penstock.settings import Settings
 from penstock.spark.entities import MESSAGES
@@ -110,7 +110,9 @@ class Reader:
         scanner = open_scanner(self._settings, self._clock)
         try:
             view = scanner.lake.view(folders=wanted.folders, since=wanted.since, until=wanted.until)
-            rest = self._rest(scanner, view, wanted)
+            # In the log alone: also what is in the lake by now.
+            covered = [] if source == "log" else view.coverage
+            rest = self._rest(scanner, view, covered, wanted)
             if view.files and source != "log":
                 self._folder.check(scanner.lake.id())
         finally:
@@ -144,9 +146,11 @@ class Reader:
         reader = self._spark.read.format(FORMAT).option("url", self._settings.url)
         return reader.option("rest", msgspec.json.encode(rest).decode()).load()
 
-    def _rest(self, scanner: Scanner, view: LakeView, wanted: Wanted) -> Rest:
-        """What is in the log alone. What was removed from it by now is no loss to this reader."""
-        covered = [(found.subscription, found.through) for found in view.coverage]
+    def _rest(
+        self, scanner: Scanner, view: LakeView, coverage: Sequence[Coverage], wanted: Wanted
+    ) -> Rest:
+        """What is in the log and not covered. What was removed from it by now is no loss."""
+        covered = [(found.subscription, found.through) for found in coverage]
         after = min(archived_at_least(text, covered) for text in wanted.topics)
         active = scanner.active(wanted.topics, after=after, limit=ACTIVE_MAX)
         return Rest(

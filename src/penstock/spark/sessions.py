@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -54,6 +55,8 @@ def session(
             active.conf.set(name, str(value))
         return active
     where = master or os.environ.get("SPARK_MASTER") or LOCAL
+    # It writes the whole Java stack of an error that is raised anyway.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     prepare_environment(is_local=where.startswith("local"))
     builder = SparkSession.builder.appName(app).master(where)
     for name, value in configuration(where, ui=ui, conf=conf).items():
