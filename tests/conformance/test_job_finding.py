@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.job import Failure, JobFilter, Kind, QueueLimits, State
@@ -193,6 +195,23 @@ def test_the_history_of_one_can_be_read_on(desk: Desk) -> None:
     assert len(events) == 7
 
     assert desk.store.jobs.events(after=events[2].id, limit=3, job_id=number) == events[3:6]
+
+
+def test_the_history_tells_when_a_job_was_to_be_ready(desk: Desk) -> None:
+    """S5: how long jobs were kept waiting, without looking at what they are now."""
+    plain, due = desk.enqueue("other"), desk.enqueue("other", delay=-5)
+    delayed, child = desk.enqueue(delay=60), desk.enqueue(after=(plain,), delay=9)
+    key = {"unique_key": "k", "on_conflict": "replace"}
+    replaced = desk.enqueue(unique_key="k")
+    desk.enqueue(delay=30, **key)
+
+    def data(number: int) -> list[dict[str, Any]]:
+        return [event.data for event in desk.store.jobs.events(after=0, limit=9, job_id=number)]
+
+    assert data(plain) == data(due) == [{}]
+    assert data(delayed) == [{"run_at": desk.at(60)}]
+    assert data(child) == [{"run_at": desk.at(9), "waiting": True}]
+    assert data(replaced) == [{}, {"run_at": desk.at(30)}]
 
 
 def test_a_failure_of_a_megabyte_is_kept_and_read(desk: Desk) -> None:

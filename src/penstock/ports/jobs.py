@@ -165,7 +165,11 @@ class JobReader(Protocol):
         """By id, above `after`; for operations on many."""
 
     def events(self, *, after: int, limit: int, job_id: int | None = None) -> list[JobEvent]:
-        """History by event id, of one job or of all."""
+        """History by event id, of one job or of all.
+
+        Whoever reads it can tell when a job was ready: ENQUEUED and REPLACED have a `run_at` that
+        is to come, and `waiting` if the job waits for others; what put it back has a `retry_at`.
+        """
 
     def stats(self, *, now: Micros) -> list[QueueStats]:
         """Every queue's exact counts."""

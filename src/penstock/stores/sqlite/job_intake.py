@@ -68,7 +68,8 @@ class JobIntake(JobRows):
         number = int(fetch_value(self._connection, SQL["insert_special_job"], values))
         if job.unique_key is not None:
             self._take_key(number, job.unique_key, job, now)
-        self._event(number, Kind.ENQUEUED, now)
+        data = _expected(job.run_at, now, is_waiting=bool(open_parents))
+        self._event(number, Kind.ENQUEUED, now, data=data)
         if failed_parent is not None:
             reason = {"reason": f"job {failed_parent} did not complete"}
             self._event(number, Kind.CANCELLED, now, data=reason)
@@ -131,7 +132,8 @@ class JobIntake(JobRows):
                 *(job.schedule, job.encoding, job.body, run_at),
             )
             self._connection.execute(SQL["replace_job"], values)
-        self._event(number, Kind.REPLACED, now)
+        data = _expected(run_at, now, is_waiting=place.state == State.WAITING)
+        self._event(number, Kind.REPLACED, now, data=data)
         if place.state == State.WAITING:
             self._move(place.queue, State.WAITING, State.WAITING)
             return State.WAITING
@@ -140,6 +142,16 @@ class JobIntake(JobRows):
     def _take_key(self, number: int, key: str, job: NewJob, now: Micros) -> None:
         until = None if job.unique_for is None else now + job.unique_for
         self._connection.execute(SQL["take_key"], (key, number, until))
+
+
+def _expected(run_at: Micros | None, now: Micros, *, is_waiting: bool) -> dict[str, Any]:
+    """What its history must tell, so that how long a job was kept waiting can be known."""
+    data: dict[str, Any] = {}
+    if run_at is not None and run_at > now:
+        data["run_at"] = run_at
+    if is_waiting:
+        data["waiting"] = True
+    return data
 
 
 def _values(job: NewJob, now: Micros) -> tuple[Any, ...]:
