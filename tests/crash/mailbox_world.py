@@ -7,7 +7,6 @@ can be put between any two of them.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections import defaultdict
@@ -45,10 +44,10 @@ def small_settings(**changes: Any) -> Settings:
 
 
 class FastDisk(Disk):
-    """For looking at what survived a loss of power: nothing depends on its syncs."""
+    """For looking at what survived: nothing depends on its syncs."""
 
-    def __init__(self) -> None:
-        self._booted_at = time.time_ns() // 1000
+    def __init__(self, *, is_same_boot: bool = False) -> None:
+        self._booted_at = 0 if is_same_boot else time.time_ns() // 1000
 
     def booted_at(self) -> Micros:
         return self._booted_at
@@ -159,8 +158,7 @@ class Program:
 
 def abandon(folder: Folder) -> None:
     """What the kernel does to a killed process, as far as the disk does not do it."""
-    for descriptor in (folder.arrivals._read_end, folder.arrivals._write_end):
-        os.close(descriptor)
+    folder.arrivals._close_pipe()
     folder._changes._memory.close()
 
 
@@ -230,14 +228,14 @@ class Told:
         assert found == [id for id in attempted if id in set(found)], f"{box}: order: {found}"
 
 
-def survivors(root: str, told: Told, settings: Settings, disk: Disk | None = None) -> None:
+def survivors(root: str, told: Told, settings: Settings, *, is_same_boot: bool = False) -> None:
     """Open what is left as a new process would, check it, use it, and open it once more."""
     clock = FakeClock()
     events: list[tuple[str, Any]] = []
     telemetry = Telemetry()
     telemetry.attach(lambda name, details: events.append((name, details)))
     for life in range(2):
-        folder = Folder(root, settings, clock, telemetry, disk or FastDisk())
+        folder = Folder(root, settings, clock, telemetry, FastDisk(is_same_boot=is_same_boot))
         try:
             for box in told.boxes:
                 told.check(box, contents(folder, box))

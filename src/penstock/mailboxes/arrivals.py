@@ -120,11 +120,16 @@ class Arrivals(Service):
         self._close()
 
     def _close(self) -> None:
-        self._disk.close(self._file)
-        os.close(self._read_end)
-        os.close(self._write_end)
+        self._close_pipe()
         if self._inotify is not None:
             self._inotify.close()
+        self._disk.close(self._file)
+
+    def _close_pipe(self) -> None:
+        for descriptor in (self._read_end, self._write_end):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._read_end = self._write_end = -1
 
     def _news(self) -> list[int] | None:
         """The boxes that were told since the last time; None if that is not known."""
