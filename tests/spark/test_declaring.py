@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -158,6 +160,19 @@ def test_a_module_that_breaks_is_told_with_its_line(module: str, tmp_path: Path)
     (tmp_path / f"{module}_broken.py").write_text("x = 1\nraise RuntimeError('oh')\n")
     with pytest.raises(InvalidInput, match=r"RuntimeError: oh \(.*, line 2\)"):
         import_program(f"{module}_broken")
+
+
+def test_a_module_that_needs_spark_too_early_is_told_what_to_do(tmp_path: Path) -> None:
+    """In a process of its own: here, another test may have started Spark."""
+    (tmp_path / "early.py").write_text(
+        "from pyspark.sql.functions import udf\n\n@udf('string')\ndef f(x): ...\n"
+    )
+    program = "from penstock.spark.programs import import_program; import_program('early')"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert "needs Spark while it is imported, line 3" in ran.stderr
+    assert "StringType()" in ran.stderr
 
 
 def test_two_pipelines_of_one_name_are_refused(module: str, tmp_path: Path) -> None:

@@ -135,6 +135,14 @@ def _none(text: str, module: str, name: str, found: list[Pipeline]) -> InvalidIn
 def _broken(name: str, error: BaseException) -> InvalidInput:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "importlib" not in frame.filename]
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        own = [frame for frame in own if f"{os.sep}pyspark{os.sep}" not in frame.filename]
+        line = f", line {own[-1].lineno}" if own else ""
+        return InvalidInput(
+            f"The module {name!r} needs Spark while it is imported{line}, and Spark has not "
+            "started yet.",
+            hint="Make it inside the function; of a udf, say StringType() instead of 'string'.",
+        )
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return InvalidInput(
         f"The module {name!r} cannot be imported: {type(error).__name__}: {error}{where}.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.errors import InvalidInput, LeaseLost
+from penstock.errors import InvalidInput, LeaseLost, PenstockError, SinkReused
 from penstock.hub import Hub
 from penstock.ports.pipelines import Ending, PipelineRun, PipelineStatus
 from penstock.settings import Settings
@@ -104,7 +104,7 @@ class Runner:
                 raise LeaseLost(f"The pipeline {run.name} was taken over by somebody else.")
             ending = "stopped" if stop.is_asked else "finished"
         except Exception as error:
-            known = explain(error)
+            known = _advised(explain(error), run.name)
             failure = describe(known)
             if known is error:
                 raise
@@ -189,6 +189,18 @@ def run(
     stop = stop or Stop()
     with Runner(settings, spark or session()) as runner, stopped_by_signals(stop):
         return runner.run(order, stop=stop, on_report=on_report)
+
+
+def _advised(error: PenstockError, name: str) -> PenstockError:
+    """With the hint that helps whoever runs a pipeline, and not a query of their own."""
+    if isinstance(error, SinkReused):
+        sentence = f"{error.message.split('. ')[0].rstrip('.')}."
+        return SinkReused(
+            sentence,
+            hint="Its checkpoint was deleted, set back or replaced: 'penstock pipeline reset "
+            f"{name}' begins anew, and writes again what was written.",
+        )
+    return error
 
 
 def as_pipeline(given: str | Pipeline | Callable[..., Any]) -> Pipeline:
