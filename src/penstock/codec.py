@@ -104,6 +104,16 @@ def decompress(body: bytes, encoding: int) -> bytes:
         raise UndecodablePayload(f"The payload cannot be decompressed: {error}.") from error
 
 
+def size_of(body: bytes, encoding: int) -> int:
+    """How large it is without compression, as far as it says."""
+    if not encoding & ZSTD:
+        return len(body)
+    try:
+        return max(len(body), zstandard.frame_content_size(body))
+    except zstandard.ZstdError:
+        return len(body)
+
+
 def decode(body: bytes, encoding: int, to: Any = Any) -> Any:
     """The payload as plain values, or as the type `to`."""
     data = decompress(body, encoding)

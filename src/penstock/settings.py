@@ -131,6 +131,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Messages in one frame, when a backlog is sent."""
     frame_payload_bytes_max: Bytes = 256 * 1024
     """Bytes after which a frame gets no further message."""
+    mailbox_window_max: Count = 100
+    """Messages of a mailbox that a client may have unacknowledged."""
     recent_messages_max: Count = 1_000
     """Messages a channel keeps in memory for clients that resume."""
     recent_bytes_max: Bytes = 1024 * 1024

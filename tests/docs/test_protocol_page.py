@@ -10,6 +10,7 @@ import pytest
 
 from penstock import errors, protocol
 from penstock.delivery.stats import DeliverySecond
+from penstock.mail import Posted
 from penstock.model import Format, SlowPolicy, Start
 from penstock.settings import Settings
 from tests.docs.pages import DOCS
@@ -28,9 +29,13 @@ REPLIES = {
     "publish_many": protocol.PublishedMany,
     "ack": protocol.Acked,
     "presence": protocol.Members,
+    "mailbox.open": protocol.MailboxOpened,
+    "mailbox.put": Posted,
+    "mailbox.ack": protocol.MailAcked,
 }
 SHAPES = {
     "An entry": protocol.Entry,
+    "A mail": protocol.MailEntry,
     "A gap": protocol.Gap,
     "A member": protocol.Member,
     "A problem": protocol.Problem,
@@ -72,6 +77,7 @@ NOT_ON_THE_WIRE = {
     errors.ProcessDied: "the same",
     errors.JobFailed: "the same",
     errors.WaitTimeout: "the same",
+    errors.MailboxError: "only its kinds are raised",
     errors.LedgerError: "no command asks the ledger",
     errors.AlreadyProcessed: "the same",
     errors.InProgress: "the same",

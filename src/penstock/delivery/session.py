@@ -19,6 +19,7 @@ from msgspec import UNSET
 from penstock import codec
 from penstock.delivery.access import Access
 from penstock.delivery.limits import Bucket
+from penstock.delivery.mail_desk import MailDesk
 from penstock.delivery.subscriber import Socket
 from penstock.delivery.subscribing import Subscription, open_subscription
 from penstock.errors import (
@@ -34,10 +35,13 @@ from penstock.model import NewMessage, Position, Receipt, check_name, check_topi
 from penstock.protocol import (
     Ack,
     Acked,
+    AckMail,
     Close,
+    CloseMailbox,
     Command,
     Connect,
     Members,
+    OpenMailbox,
     Outgoing,
     Ping,
     Presence,
@@ -46,6 +50,7 @@ from penstock.protocol import (
     Published,
     PublishedMany,
     PublishMany,
+    PutMail,
     Refresh,
     Reply,
     Subscribe,
@@ -86,6 +91,10 @@ class Session:
         self.access: Access | None = None
         self.subscriptions: dict[str, Subscription | None] = {}
         """By topic or glob; None while it is being opened."""
+        self.mail = MailDesk(self, switchboard)
+        """The mailboxes it has open."""
+        self.frame_bytes = 0
+        """Of the command that is being carried out."""
         self._opening: dict[str, Subscribe] = {}
         """Whose answer is waited for: a client may unsubscribe and subscribe again meanwhile."""
         self._switchboard = switchboard
@@ -117,6 +126,7 @@ class Session:
         if self._is_closed:
             return
         wire = self.socket.wire
+        self.frame_bytes = len(data)
         try:
             command = wire.decode_command(data)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
@@ -148,6 +158,7 @@ class Session:
         self.heard()
         self._unread_bytes = 0
         self._let_go("replies")
+        self.mail.resume()  # First: they push a few messages, and may have to wait for a thread.
         for topic, subscription in tuple(self.subscriptions.items()):
             if subscription is not None:
                 subscription.resume()
@@ -163,6 +174,7 @@ class Session:
         self._switchboard.forget(self)
         for topic in tuple(self.subscriptions):
             self._drop(topic)
+        self.mail.leave()
         if self._dismiss is not None:
             self._dismiss()
             self._dismiss = None
@@ -215,6 +227,7 @@ class Session:
             self._let_go(why)  # Its answer to the close is to be heard.
         for topic in tuple(self.subscriptions):
             self._drop(topic)
+        self.mail.leave()
         self.socket.close(code, _cut(reason, CLOSE_REASON_BYTES_MAX))
 
     def reply(self, id: int, ok: object = UNSET, error: PenstockError | None = None) -> None:
@@ -258,6 +271,7 @@ class Session:
                 access.check_subscribe(topic)
             except PenstockError as error:
                 self.end(topic, error)
+        self.mail.check(access)
         self.reply(command.id, self._switchboard.welcome(self.client, access))
 
     def _subscribe(self, command: Subscribe) -> None:
@@ -267,7 +281,7 @@ class Session:
                 f"This socket is subscribed to {command.topic!r} already.",
                 hint="Unsubscribe first to start from another position.",
             )
-        self._take_rate(1, self._subscribe_bucket, "subscriptions")
+        self.count_subscription()
         limit = self._runtime.settings.subscriptions_max
         if len(self.subscriptions) >= limit:
             raise LimitReached(f"A socket may have {limit:,} subscriptions.")
@@ -316,7 +330,7 @@ class Session:
 
     def _publish(self, command: Publish) -> None:
         self._allowed.check_publish(command.topic)
-        self._take_rate(1, self._bucket, "messages")
+        self.count_messages(1)
         runtime, topic = self._runtime, command.topic
         payload = _payload(command)
         if command.conflate:
@@ -347,7 +361,7 @@ class Session:
             raise InvalidInput(
                 f"publish_many takes 1 to {limit:,} messages, not {len(command.messages):,}."
             )
-        self._take_rate(len(command.messages), self._bucket, "messages")
+        self.count_messages(len(command.messages))
         messages = [
             encode_message(
                 self._runtime.settings,
@@ -374,7 +388,7 @@ class Session:
         position = Position.parse(command.position)
         write = subscription.acknowledge(position)
         future = self._runtime.committer.run_async(write)
-        self._answer(future, command.id, lambda _: Acked(str(subscription.acked(position))))
+        self.answer(future, command.id, lambda _: Acked(str(subscription.acked(position))))
 
     def _presence(self, command: Presence) -> None:
         self._allowed.check_subscribe(command.topic)
@@ -384,7 +398,7 @@ class Session:
         self._questions += 1
         task = self._switchboard.spawn(self._switchboard.roster.members(command.topic))
         task.add_done_callback(self._on_told)
-        self._answer(task, command.id, _identity)
+        self.answer(task, command.id, _identity)
 
     def _on_told(self, task: asyncio.Task[Members]) -> None:
         self._questions -= 1
@@ -412,6 +426,14 @@ class Session:
             return f"{access.subject}/{name}"
         return name
 
+    def count_messages(self, count: int) -> None:
+        """Raises `RateLimited`."""
+        self._take_rate(count, self._bucket, "messages")
+
+    def count_subscription(self) -> None:
+        """Raises `RateLimited`."""
+        self._take_rate(1, self._subscribe_bucket, "subscriptions")
+
     def _take_rate(self, count: int, bucket: Bucket, what: str) -> None:
         now = round(self._switchboard.loop.time() * 1_000_000)
         if not bucket.take(count, now):
@@ -431,24 +453,33 @@ class Session:
         messages: list[NewMessage],
         answer: Callable[[list[Receipt]], object],
     ) -> None:
-        size = sum(len(message.body) for message in messages)
+        def begin() -> asyncio.Future[list[Receipt]]:
+            if topic in self._runtime.conflator.waiting:
+                return self._switchboard.spawn(self._append_after_conflated(topic, messages))
+            return self._runtime.committer.append_async(messages)
+
+        self.write(id, sum(len(message.body) for message in messages), begin, answer)
+
+    def write(
+        self,
+        id: int,
+        size: int,
+        begin: Callable[[], asyncio.Future[T]],
+        answer: Callable[[T], object],
+    ) -> None:
+        """Begin to write so many bytes, and reply to the command when they are on disk."""
         if not self._switchboard.take_room(size):
             raise QueueFull("Too many bytes are waiting for the disk.")
-        conflator = self._runtime.conflator
         try:
-            if topic in conflator.waiting:
-                ahead = self._append_after_conflated(topic, messages)
-                future: asyncio.Future[list[Receipt]] = self._switchboard.spawn(ahead)
-            else:
-                future = self._runtime.committer.append_async(messages)
+            future = begin()
         except BaseException:
             self._switchboard.give_room(size)
             raise
         self._inflight_bytes += size
         if self._inflight_bytes > INFLIGHT_BYTES_MAX:
             self.hold("disk")
-        future.add_done_callback(partial(self._on_appended, size))
-        self._answer(future, id, answer)
+        future.add_done_callback(partial(self._on_written, size))
+        self.answer(future, id, answer)
 
     async def _append_after_conflated(
         self, topic: str, messages: list[NewMessage]
@@ -457,13 +488,15 @@ class Session:
             receipts = await self._runtime.committer.append_async([*batch, *messages])
             return receipts[len(batch) :]
 
-    def _on_appended(self, size: int, future: asyncio.Future[list[Receipt]]) -> None:
+    def _on_written(self, size: int, future: asyncio.Future[Any]) -> None:
         self._switchboard.give_room(size)
         self._inflight_bytes -= size
         if self._inflight_bytes <= INFLIGHT_BYTES_MAX // 2:
             self._let_go("disk")
 
-    def _answer(self, future: asyncio.Future[T], id: int, answer: Callable[[T], object]) -> None:
+    def answer(self, future: asyncio.Future[T], id: int, answer: Callable[[T], object]) -> None:
+        """Reply to a command when this is done."""
+
         def done(future: asyncio.Future[T]) -> None:
             if future.cancelled():
                 return
@@ -519,6 +552,10 @@ _HANDLERS: Final[dict[type[Command], Callable[[Session, Any], None]]] = {
     PublishMany: Session._publish_many,
     Ack: Session._ack,
     Presence: Session._presence,
+    OpenMailbox: lambda session, command: session.mail.open(command),
+    CloseMailbox: lambda session, command: session.mail.close(command),
+    PutMail: lambda session, command: session.mail.put(command),
+    AckMail: lambda session, command: session.mail.ack(command),
     Ping: Session._ping,
 }
 _OPS: Final = [str(command.__struct_config__.tag) for command in _HANDLERS]

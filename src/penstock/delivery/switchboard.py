@@ -15,6 +15,7 @@ from penstock import codec
 from penstock.clock import seconds
 from penstock.delivery.access import Access, Anybody, Authenticator
 from penstock.delivery.channel import Channel
+from penstock.delivery.mailbox_feed import MailboxFeeds
 from penstock.delivery.presence import Roster
 from penstock.delivery.session import Session
 from penstock.delivery.stats import (
@@ -27,6 +28,7 @@ from penstock.delivery.stats import (
     TopicDelivery,
 )
 from penstock.errors import EpochChanged, PenstockError
+from penstock.mailboxes.mailroom import MailRoom
 from penstock.model import RESERVED_PREFIX, Delivery, Instance, NewMessage, Pattern
 from penstock.protocol import Close, Connected
 from penstock.topics import runtime as topics_runtime
@@ -54,6 +56,7 @@ RECENT_BYTES_MAX = 256 * 1024 * 1024
 
 class Runtime(topics_runtime.Runtime, Protocol):
     instance: Instance | None
+    mail: MailRoom
 
 
 class Switchboard:
@@ -66,6 +69,7 @@ class Switchboard:
         self.sessions: set[Session] = set()
         self.stats = Stats()
         self.roster = Roster(self)
+        self.mailboxes = MailboxFeeds(self)
         self._version = version
         self._channels: dict[str, Channel] = {}
         self._opening: dict[str, asyncio.Task[Channel]] = {}
@@ -127,6 +131,7 @@ class Switchboard:
         for channel in tuple(self._channels.values()):
             channel.close()
         self._channels.clear()
+        self.mailboxes.close()
         try:
             await self.roster.close()
             await self._publish_stats()

@@ -18,6 +18,7 @@ from fastapi import APIRouter, Query, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
+from penstock import codec
 from penstock.delivery.access import Access, covers
 from penstock.delivery.mail_entries import encode_mail
 from penstock.errors import BadRequest, InvalidInput
@@ -283,7 +284,7 @@ def _within_reason(found: list[Mail]) -> list[msgspec.Raw]:
     shown: list[msgspec.Raw] = []
     size = 0
     for mail in found:
-        size += len(mail.body)
+        size += codec.size_of(mail.body, mail.encoding)
         if shown and size > REPLY_BYTES_MAX:
             break
         shown.append(encode_mail(mail, JSON_WIRE, as_stored=True))
