@@ -7,6 +7,7 @@ of a lost driver are rescued, as those of any worker are.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -36,9 +37,14 @@ def run(run: Run) -> None:
             handlers,
             queues,
             program=program,
-            path=[entry or "." for entry in sys.path],
+            path=find_path(),
         )
         foreman.work()
+
+
+def find_path() -> list[str]:
+    """Where Python looks for modules here, for executors on this machine."""
+    return [os.path.abspath(entry or ".") for entry in sys.path]
 
 
 def _program(run: Run) -> str:
