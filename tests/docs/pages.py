@@ -11,6 +11,7 @@ An HTML comment on the line above a block changes that:
 - `<!-- file: name.py -->` writes the block to a file instead of running it.
 - `<!-- background -->` starts the console block's command and goes on once its first line of
   output is there; the rest must have been printed by the end of the page.
+- `<!-- spark -->` is for `tests/spark`, where such pages are followed in one Spark session.
 - `<!-- not run: reason -->` leaves the block alone.
 """
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]*)\s*$")
-_MARK = re.compile(r"^ *<!-- (?P<name>file|background|not run)(?:: (?P<value>.+?))? -->\s*$")
+_MARK = re.compile(r"^ *<!-- (?P<name>file|background|spark|not run)(?:: (?P<value>.+?))? -->\s*$")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+?)\s*$")
 
@@ -85,12 +86,13 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def steps(page: Path) -> list[Step]:
+def steps(page: Path, *, spark: bool = False) -> list[Step]:
+    """What is done on the way; with `spark`, also what needs it."""
     found: list[Step] = []
     sequence = blocks(page)
     for number, block in enumerate(sequence):
         following = sequence[number + 1] if number + 1 < len(sequence) else None
-        if block.mark == "not run":
+        if block.mark == "not run" or (block.mark == "spark" and not spark):
             continue
         if block.mark == "file":
             found.append(Step("file", block.text, block.line, file=block.value))

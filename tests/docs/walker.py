@@ -105,7 +105,11 @@ def run_command(step: dict[str, Any], environ: dict[str, str]) -> None:
 
 
 def main() -> int:
-    plan = json.load(sys.stdin)
+    return walk(json.load(sys.stdin))
+
+
+def walk(plan: dict[str, Any]) -> int:
+    """Follow a page in the folder we are in. 0 if it tells the truth."""
     # As in a reader's own session: what a page has written to a file can be imported.
     sys.path.insert(0, "")
     binaries = str(Path(sys.executable).parent)

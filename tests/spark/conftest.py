@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +29,25 @@ def java_home() -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(java_home: Path) -> Iterator[SparkSession]:
+def connect_url() -> str:
+    """Where the session's JVM serves Spark Connect, too."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"sc://127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.fixture(scope="session")
+def spark(java_home: Path, connect_url: str) -> Iterator[SparkSession]:
     """Never stopped by a test."""
     from penstock.spark import session
 
-    started = session(
-        "penstock tests", master="local[2,2]", conf={"spark.sql.shuffle.partitions": 2}
-    )
+    conf = {
+        "spark.sql.shuffle.partitions": 2,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": connect_url.rpartition(":")[2],
+    }
+    # A second attempt at each task, as clusters make it.
+    started = session("penstock tests", master="local[2,2]", conf=conf)
     yield started
     started.stop()

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.spark.java import find_java
 
 LOCAL = "local[*]"
+CONNECT = "sc://"
 SHUFFLE_PARTITIONS_MAX = 8
 
 # What every session gets, on whatever master.
@@ -46,8 +47,9 @@ def session(
 ) -> SparkSession:
     """The process's session; started if there is none yet.
 
-    On this machine's cores unless `master` names a cluster. `conf` goes over what is set here.
-    Raises `JavaNotFound` if there is no Java 17 or 21.
+    On this machine's cores unless `master` names a cluster, or a server of Spark Connect by
+    `sc://host:port`. `conf` goes over what is set here. Raises `JavaNotFound` if there is no
+    Java 17 or 21.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -57,10 +59,20 @@ def session(
     where = master or os.environ.get("SPARK_MASTER") or LOCAL
     # It writes the whole Java stack of an error that is raised anyway.
     logging.getLogger("SQLQueryContextLogger").disabled = True
+    if where.startswith(CONNECT):
+        return _connected(app, where, conf or {})
     prepare_environment(is_local=where.startswith("local"))
     builder = SparkSession.builder.appName(app).master(where)
     for name, value in configuration(where, ui=ui, conf=conf).items():
         builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _connected(app: str, url: str, conf: Mapping[str, Any]) -> SparkSession:
+    """Of a server, which has its own Java and its own Python."""
+    builder = SparkSession.builder.appName(app).remote(url)
+    for name, value in {**EVERYWHERE, **conf}.items():
+        builder = builder.config(name, str(value))
     return builder.getOrCreate()
 
 
