@@ -7,7 +7,6 @@ a sample. What anybody was promised must be there, in order, and nothing is halt
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ import pytest
 
 from penstock.errors import MailboxesFailed, PenstockError
 from penstock.mailboxes import box as box_module
-from tests.crash.mailbox_world import Told, World, survivors
+from tests.crash.mailbox_world import Told, World, memory_folder, survivors
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
@@ -29,8 +28,7 @@ SAMPLES = 6
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """In memory where there is such a place: thousands of states are written."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    made = Path(tempfile.mkdtemp(prefix="penstock-power-", dir=memory))
+    made = Path(tempfile.mkdtemp(prefix="penstock-power-", dir=memory_folder()))
     yield made
     shutil.rmtree(made, ignore_errors=True)
 
