@@ -20,6 +20,7 @@ from penstock.errors import (
     TransactionTimeout,
     WriteTimeout,
 )
+from penstock.mailboxes import coroutines, mailboxes
 from penstock.testing import FakeClock, memory_hub
 from penstock.topics import followers, subscription
 from tests.factories import payloads
@@ -79,13 +80,18 @@ def test_the_hub_and_its_transaction_have_the_same_signatures(memory: penstock.H
         assert_alike(getattr(transaction, name), getattr(other, name))
 
 
-@pytest.mark.parametrize(("name", "other"), [("Follower", "AsyncFollower"), ("Live", "AsyncLive")])
-def test_readers_have_the_same_names_and_signatures(name: str, other: str) -> None:
-    module = followers if name == "Follower" else subscription
-    sync, coroutines = getattr(module, name), getattr(module, other)
-    assert _names(sync) == _names(coroutines)
+@pytest.mark.parametrize(
+    ("sync", "other"),
+    [
+        (followers.Follower, followers.AsyncFollower),
+        (subscription.Live, subscription.AsyncLive),
+        (mailboxes.Mailbox, coroutines.AsyncMailbox),
+    ],
+)
+def test_readers_have_the_same_names_and_signatures(sync: type, other: type) -> None:
+    assert _names(sync) == _names(other)
     for method in _names(sync):
-        assert_alike(getattr(sync, method), getattr(coroutines, method))
+        assert_alike(getattr(sync, method), getattr(other, method))
 
 
 def assert_alike(sync: Callable[..., object], other: Callable[..., object]) -> None:

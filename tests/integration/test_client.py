@@ -21,6 +21,8 @@ import penstock.client
 from penstock.client import RemoteHub, follower
 from penstock.client.addresses import Address, is_remote, parse_addresses
 from penstock.client.aio_topics import AsyncRemoteLive
+from penstock.client.mailboxes import AsyncRemoteMailbox
+from penstock.client.mailboxes_bridge import RemoteMailbox
 from penstock.errors import (
     BadRequest,
     ConsumerBusy,
@@ -37,6 +39,7 @@ from penstock.errors import (
     TopicNotFound,
     Unsupported,
 )
+from penstock.mailboxes import coroutines, mailboxes
 from penstock.model import Delivery, Position, Publication, Retention
 from penstock.topics import followers, subscription
 from tests.factories import hub_on, ids, payloads
@@ -91,7 +94,7 @@ def _names(cls: type) -> set[str]:
 
 def _plain(annotation: object) -> str:
     """An annotation without what differs between here and there, threads and coroutines."""
-    text = re.sub(r"\bbus\.|\b(Async)?(Remote)?(?=[A-Z])", "", str(annotation))
+    text = re.sub(r"\bbus\.|\bmailboxes\.|\b(Async)?(Remote)?(?=[A-Z])", "", str(annotation))
     text = re.sub(r"^Callback$", "Callable[[Message], object]", text)
     return re.sub(r"^(Coroutine|Awaitable)\[Any, Any, (.*)\]$", r"\2", text)
 
@@ -103,7 +106,7 @@ def _shape(function: Callable[..., object]) -> list[tuple[object, ...]]:
     return [*shape, ("->", _plain(signature.return_annotation))]
 
 
-@pytest.mark.parametrize("room", ["topics", "consumers", "jobs", "schedules"])
+@pytest.mark.parametrize("room", ["topics", "consumers", "jobs", "schedules", "mailboxes"])
 @pytest.mark.parametrize("world", ["sync", "aio"])
 def test_a_room_has_the_names_and_signatures_of_the_local_one(
     hub: RemoteHub, memory: penstock.Hub, room: str, world: str
@@ -122,6 +125,8 @@ def test_a_room_has_the_names_and_signatures_of_the_local_one(
         (followers.Follower, follower.RemoteFollower),
         (followers.AsyncFollower, follower.AsyncRemoteFollower),
         (subscription.AsyncLive, AsyncRemoteLive),
+        (mailboxes.Mailbox, RemoteMailbox),
+        (coroutines.AsyncMailbox, AsyncRemoteMailbox),
     ],
 )
 def test_readers_have_the_names_and_signatures_of_the_local_ones(local: type, remote: type) -> None:
@@ -138,7 +143,7 @@ def test_the_hub_has_the_local_ones_names(hub: RemoteHub, memory: penstock.Hub) 
         assert _shape(getattr(penstock.Hub, name)) == _shape(getattr(RemoteHub, name))
     for name in (
         *("transaction", "connection", "diagnose", "backup", "restore", "new_generation"),
-        *("job", "start_workers", "lock", "leader"),
+        *("job", "start_workers", "start_feeding", "lock", "leader"),
     ):
         with pytest.raises(Unsupported):
             getattr(hub, name)()

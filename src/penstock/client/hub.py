@@ -19,6 +19,8 @@ from penstock.client.consumers import AsyncRemoteConsumers, RemoteConsumers
 from penstock.client.exchange import Exchange
 from penstock.client.jobs import AsyncRemoteJobs
 from penstock.client.jobs_bridge import RemoteJobs
+from penstock.client.mailboxes import AsyncRemoteMailboxes
+from penstock.client.mailboxes_bridge import RemoteMailboxes
 from penstock.client.portal import Portal
 from penstock.client.replies import HealthReply
 from penstock.client.schedules import AsyncRemoteSchedules, RemoteSchedules
@@ -57,6 +59,7 @@ class AsyncRemoteHub:
         self.consumers = AsyncRemoteConsumers(open_exchange)
         self.jobs = AsyncRemoteJobs(open_exchange)
         self.schedules = AsyncRemoteSchedules(open_exchange)
+        self.mailboxes = AsyncRemoteMailboxes(open_exchange)
 
     async def presence(self, topic: str) -> Members:
         """Who is present on a topic."""
@@ -83,7 +86,7 @@ class AsyncRemoteHub:
 
 
 class RemoteHub:
-    """Topics, consumers and jobs of a server. Thread-safe; connects at the first use, and again
+    """Topics, jobs and mailboxes of a server. Thread-safe; connects at the first use, and again
     whenever the connection is lost."""
 
     def __init__(
@@ -115,6 +118,8 @@ class RemoteHub:
         """Enqueue jobs, look at them, cancel, retry, pause, limit."""
         self.schedules = RemoteSchedules(self._bridge, self.aio.schedules)
         """Jobs that are enqueued by the clock."""
+        self.mailboxes = RemoteMailboxes(self._bridge, self.aio.mailboxes)
+        """A durable queue for each recipient."""
         _hubs.add(self)
 
     @property
@@ -144,6 +149,7 @@ class RemoteHub:
     new_generation = _only_local("generations")
     job = _only_local("handlers")
     start_workers = _only_local("workers")
+    start_feeding = _only_local("feeding")
     lock = _only_local("locks")
     leader = _only_local("leaders")
     handlers = property(_only_local("handlers"))

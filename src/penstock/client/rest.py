@@ -44,8 +44,12 @@ class Rest:
         parameters: Parameters | None = None,
         body: Any = None,
         accepts: tuple[int, ...] = (),
+        is_repeatable: bool = False,
     ) -> bytes:
-        """The body of the answer. Statuses in `accepts` are answers as good as any."""
+        """The body of the answer. Statuses in `accepts` are answers as good as any.
+
+        `is_repeatable`: it may be sent again when it is not known whether it was carried out.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.client_timeout_seconds
         pause = RETRY_SECONDS
@@ -54,7 +58,9 @@ class Rest:
                 response = await self._send(method, path, parameters, body)
             except (httpx.TransportError, OSError) as error:
                 # Sent or not: only what may happen twice is tried again.
-                is_safe = method in REPEATABLE or isinstance(error, httpx.ConnectError)
+                is_safe = (
+                    is_repeatable or method in REPEATABLE or isinstance(error, httpx.ConnectError)
+                )
                 wait = random.uniform(0, pause)
                 if not is_safe or loop.time() + wait >= deadline:
                     raise Disconnected(
