@@ -124,14 +124,16 @@ def through_json(value: Any) -> Any:
 
 
 @contextmanager
-def task(partition: int = 0, query: str | None = None, batch: int | None = None) -> Iterator[None]:
+def task(
+    partition: int = 0, query: str | None = None, batch: int | None = None, attempt: int = 0
+) -> Iterator[None]:
     """The context that Spark gives a task."""
     properties = {}
     if query is not None:
         properties = {QUERY_ID: query, BATCH_ID: str(batch)}
     TaskContext._setTaskContext(None)
     try:
-        TaskContext(partitionId=partition, localProperties=properties)
+        TaskContext(partitionId=partition, taskAttemptId=attempt, localProperties=properties)
         yield
     finally:
         TaskContext._setTaskContext(None)

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.clock import Clock, SystemClock
@@ -46,6 +47,7 @@ from penstock.spark.stream import StreamReader
 FORMAT = "penstock_archive"
 REPORTS = StructType([StructField("report", StringType())])
 OWN = ("lake", "attempt", "tasks", "compression")
+ACTIVE_MAX = 100_000
 TASK_ROWS = 50_000
 """A task of fewer rows makes files that are not worth it."""
 
@@ -130,18 +132,24 @@ class ArchiveReader(StreamReader):
         }
         return Offset(end.epoch, after, told=told).as_json()
 
+    def latestOffset(  # noqa: N802
+        self, start: Mapping[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        return super().latestOffset(self._behind_lake(start).as_json(), limit)
+
     def partitions(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
-        begin, last = Offset.parse(start), Offset.parse(end)
+        begin, last = self._behind_lake(start), Offset.parse(end)
+        if begin.id >= last.id:
+            return []  # It was entered, and then the checkpoint was not written any more.
         tasks = min(self._tasks, math.ceil((last.id - begin.id) / TASK_ROWS))
         self._options = msgspec.structs.replace(self._options, partitions_min=max(1, tasks))
-        parts = [part for part in super().partitions(start, end) if isinstance(part, Range)]
+        planned = super().partitions(begin.as_json(), end)
+        parts = [part for part in planned if isinstance(part, Range)]
         scanner = self._scan()
         coverage = scanner.lake.coverage()
         held = {found.subscription: found.through for found in coverage if found.is_held}
-        if held and min(held.values()) >= last.id:
-            return []  # It was entered, and then the checkpoint was not written any more.
         active = scanner.active(self._options.topics, after=begin.id, limit=NAMED_MAX)
         covered = tuple(
             (found.subscription, found.through) for found in coverage if found.through > begin.id
@@ -149,6 +157,22 @@ class ArchiveReader(StreamReader):
         # Where nothing is left to read, one task says so.
         parts = parts or [Range(last.id, last.id, last.db, last.at)]
         return [Portion(part, begin.id, held, covered, active is None) for part in parts]
+
+    def _behind_lake(self, start: Mapping[str, Any]) -> Offset:
+        """The place, or the end of the lake if that is further on: what is in the lake may have
+        been removed since."""
+        begin, scanner = Offset.parse(start), self._scan()
+        coverage = scanner.lake.coverage()
+        held = [found.through for found in coverage if found.is_held]
+        after, told = max(begin.id, min(held, default=0)), dict(begin.told)
+        covered = [(found.subscription, found.through) for found in coverage]
+        if any(through > after for _, through in covered):
+            # Some topics are further on than others: of those, too.
+            topics = self._options.topics
+            names = scanner.active(topics, after=after, limit=ACTIVE_MAX)
+            for topic in scanner.trims("messages", topics, after=after) if names is None else names:
+                told[topic] = max(told.get(topic, 0), archived_through(topic, covered))
+        return msgspec.structs.replace(begin, id=after, told=told)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Portion):
