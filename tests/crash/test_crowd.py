@@ -10,7 +10,7 @@ import penstock
 from tests.crash import checker
 from tests.crash.processes import Actor, company
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.crash
 
 PUBLISHERS = 4
 EACH = 10_000

@@ -24,7 +24,7 @@ from tests.crash.proxies import balanced
 from tests.factories import hub_on
 from tests.servers import Server
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.crash
 
 RUN_SECONDS = 8.0
 SOAK_SECONDS = 20 * 60.0

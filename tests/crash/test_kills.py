@@ -14,7 +14,7 @@ from penstock.settings import Settings
 from tests.crash import actors, checker
 from tests.crash.processes import Actor, Victim, company, until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.crash
 
 RUN_SECONDS = 9.0
 SWEEP_KILLS = 12

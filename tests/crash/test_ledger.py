@@ -24,7 +24,7 @@ from tests.factories import file_url, hub_on
 from tests.processes import Child
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.crash
 
 HOUR = 3_600
 """A lease that no test waits for: what is taken over here is so because its process is gone."""

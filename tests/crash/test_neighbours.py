@@ -14,7 +14,7 @@ from penstock.topics.publishing import encode_message
 from tests.crash import actors, checker
 from tests.crash.processes import PATIENCE_SECONDS, company, until, wal_bytes
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.crash
 
 WAL_BYTES_MAX = 512 * 1024
 

@@ -16,7 +16,7 @@ import penstock
 from penstock import Hub, LogTrimmed, Position
 from tests.crash.power import LOSSES, Disk, Loss, PowerCut
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.crash
 
 SEEDS = range(5)
 STEPS = 45

@@ -29,7 +29,7 @@ from tests.crash.soak import (
 )
 from tests.crash.workers import Rescues, WorkerProcess, disorder
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.crash
 
 CHAOS_SECONDS = 8.0
 

@@ -36,7 +36,6 @@ def environ(folder: Path, remote: str = "") -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_readme_can_be_followed_from_top_to_bottom(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -99,7 +98,6 @@ def processes(tmp_path: Path, remote: Remote) -> Iterator[Processes]:
 
 @pytest.mark.crash
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_every_kill_is_announced_once_though_workers_are_killed(
     tmp_path: Path, processes: Processes
 ) -> None:

@@ -20,8 +20,6 @@ from tests.factories import hub_on, payloads
 from tests.servers import Server
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(300)]
-
 SOON = 40.0
 KILLS = 4
 

@@ -23,8 +23,6 @@ from tests.factories import hub_on
 from tests.serving import HttpServer
 from tests.sockets import eventually
 
-pytestmark = [pytest.mark.timeout(300)]
-
 SOON = 40.0
 TOPICS = ["load.a", "load.b"]
 PATTERNS = ["load.a", "load.b", "load.*", "*"]

@@ -168,7 +168,6 @@ def test_an_idle_socket_that_does_not_answer_is_closed(
         assert gone.close_code() == Close.NO_PONG
 
 
-@pytest.mark.timeout(300)
 def test_a_slow_but_steady_reader_is_not_cut_off_and_gets_everything(
     serve: Callable[..., HttpServer], hub: penstock.Hub
 ) -> None:

@@ -44,7 +44,6 @@ def subject_name(subject: Subject) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("subject", SUBJECTS, ids=subject_name)
 def test_a_subject_answers_each_of_its_keys_with_a_figure(subject: Subject, arena: Arena) -> None:
     wanted = {key.name for key in subject.keys}
@@ -56,7 +55,6 @@ def test_a_subject_answers_each_of_its_keys_with_a_figure(subject: Subject, aren
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_load_tests_answer_each_of_their_keys(arena: Arena) -> None:
     """T14: ten writers; fifty topics. Raises by itself if a published message did not come."""
     figures = load.run(arena, load.SECONDS["tiny"], lambda what: None)
@@ -64,14 +62,12 @@ def test_the_load_tests_answer_each_of_their_keys(arena: Arena) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_run_leaves_no_database_behind(arena: Arena) -> None:
     topics.run(arena, SIZES["tiny"], {"ratio_bulk_vs_raw_sqlite"})
     assert list(arena.root.iterdir()) == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_json_has_the_figure_and_where_it_belongs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

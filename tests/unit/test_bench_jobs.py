@@ -54,7 +54,6 @@ def test_every_key_of_the_budgets_is_measured() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("subject", SUBJECTS[COMPARISONS:], ids=lambda s: s.keys[0].name)
 def test_a_subject_answers_each_of_its_keys_with_a_figure(subject: Subject, arena: Arena) -> None:
     wanted = {key.name for key in subject.keys}
@@ -66,7 +65,6 @@ def test_a_subject_answers_each_of_its_keys_with_a_figure(subject: Subject, aren
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", ["drain", "enqueue"])
 def test_penstock_is_compared_with_others_in_turns(
     what: str, arena: Arena, monkeypatch: pytest.MonkeyPatch
@@ -81,7 +79,6 @@ def test_penstock_is_compared_with_others_in_turns(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
 def test_a_peer_drains_and_enqueues(peer: Peer, open_arena: Arena) -> None:
     if peer.name == "arq":
@@ -94,14 +91,12 @@ def test_a_peer_drains_and_enqueues(peer: Peer, open_arena: Arena) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_ledger_answers_each_of_its_keys(arena: Arena) -> None:
     figures = ledger.run(arena, LEDGER_SIZES["tiny"])
     assert list(figures) == [key.name for key in ledger.KEYS]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_json_has_the_figures_and_what_they_are_compared_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
