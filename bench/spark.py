@@ -73,6 +73,18 @@ KEYS = (
         "The first over the second, run by run.",
     ),
     Key(
+        "archive_rows_per_s",
+        None,
+        "`run('archive')` of the same messages into a lake, from the call to its return: files, "
+        "manifest and holds.",
+    ),
+    Key(
+        "ratio_archive_vs_parquet_copy",
+        Budget(at_least=0.4),
+        "That over Spark copying what was archived, Parquet to Parquet with the same compression, "
+        "without partitions, in the same warm session.",
+    ),
+    Key(
         "empty_batch_ms",
         None,
         "Duration of a micro-batch of a stream from topic to topic that reads one row and writes "
@@ -108,7 +120,7 @@ def run(
     arena: Arena, sizes: Sizes, begin: Callable[[str], object] = lambda what: None
 ) -> dict[str, Figure]:
     figures: list[Figure] = []
-    for measure in (reading, streaming, writing, growing):
+    for measure in (reading, archiving, streaming, writing, growing):
         begin(measure.__name__)
         figures += measure(arena, sizes)
     found = {figure.key: figure for figure in figures}
@@ -125,6 +137,22 @@ def reading(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
     yield Figure.of("bare_scan_rows_per_s", bare, note)
     ratios = [a / b for a, b in zip(ours, bare, strict=True)]
     yield Figure.of("ratio_source_vs_bare_scan", ratios, "in turns, in one process")
+
+
+def archiving(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
+    runs = []
+    for _ in range(sizes.runs):
+        with arena.fresh() as folder:
+            call("bench.spark:fill", folder, rows=sizes.rows)
+            runs.append(call("bench.spark:archive", folder, rows=sizes.rows))
+    note = f"{show(sizes.rows)} rows a run, {TOPICS} topics"
+    yield Figure.of("archive_rows_per_s", [run["archive"] for run in runs], note)
+    copied = statistics.median(run["copy"] for run in runs)
+    yield Figure.of(
+        "ratio_archive_vs_parquet_copy",
+        [run["archive"] / run["copy"] for run in runs],
+        f"the copy: {show(copied)} rows/s",
+    )
 
 
 def streaming(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
@@ -211,8 +239,32 @@ def read(link: Link, *, rows: int, runs: int) -> dict[str, Any]:
         assert counted == rows
         bare.append(rows / seconds)
     partitions = frame.rdd.getNumPartitions()
-    spark.stop()
     return {"source": ours, "bare": bare, "partitions": partitions}
+
+
+def archive(link: Link, *, rows: int) -> dict[str, Any]:
+    from penstock.spark import run as run_pipeline
+
+    spark = started(link)
+    lake, warm = Path.cwd() / "lake", Path.cwd() / "warm"
+    # Not the archive itself, which does its work once: what it and the copy are made of.
+    some = source(spark, endingOffsets=min(rows, 1_000))
+    some.write.option("compression", "zstd").parquet(str(warm))
+    spark.read.parquet(str(warm)).write.mode("overwrite").parquet(str(warm) + "-copy")
+    count_by_topic(source(spark))
+    archived, status = timed(
+        lambda: run_pipeline("archive", url(Path.cwd()), spark=spark, lake=str(lake))
+    )
+    assert status.rows == rows, status
+
+    def copy() -> None:
+        frame = spark.read.parquet(*(str(path) for path in lake.rglob("*.parquet")))
+        assert frame.count() == rows
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(str(lake) + "-copy")
+
+    copy()
+    copied, _ = timed(copy)
+    return {"archive": rows / archived, "copy": rows / copied}
 
 
 def stream(link: Link, *, batches: int) -> dict[str, Any]:
@@ -234,7 +286,6 @@ def stream(link: Link, *, batches: int) -> dict[str, Any]:
     )
     query.awaitTermination()
     taken = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress]
-    spark.stop()
     return {"batch_ms": [float(value) for value in taken[warm_up:]]}
 
 
@@ -252,7 +303,6 @@ def write(link: Link, *, rows: int) -> dict[str, Any]:
 
     save(min(rows, 1_000), 0)
     seconds, _ = timed(lambda: save(rows, 1))
-    spark.stop()
     return {"per_second": rows / seconds}
 
 
@@ -284,7 +334,6 @@ def grow(link: Link, *, small: int, large: int, runs: int) -> dict[str, Any]:
             seconds, counted = timed(lambda: count_by_topic(much))
             assert counted == large
             large_us.append(seconds * 1e6 / large)
-    spark.stop()
     return {
         "small_us": small_us,
         "large_us": large_us,
@@ -294,6 +343,7 @@ def grow(link: Link, *, small: int, large: int, runs: int) -> dict[str, Any]:
 
 
 def started(link: Link) -> SparkSession:
+    """A session, which ends with the process."""
     from penstock.spark import session
 
     spark = session("bench")
