@@ -67,12 +67,13 @@ class FailureClass(msgspec.Struct, frozen=True):
     """Of the last one."""
 
 
-class JobHealth(msgspec.Struct, frozen=True):
+class JobHealth(msgspec.Struct, frozen=True, omit_defaults=True):
     """Jobs of one queue and type. `docs/howto/job-health.md` explains the fields."""
 
     reported_at: datetime
     queue: str | None = None
     type: str | None = None
+    events: int = 0
     jobs: int = 0
     attempts: int = 0
     running: int = 0
