@@ -22,6 +22,7 @@ Events, in the order a message meets them (`attach` gets the name and a dict of 
 | `fed` | messages, mailboxes | messages of topics were put into mailboxes that subscribe to them |
 | `feed_gap` | topic, mailboxes | messages were removed before these mailboxes had room for them |
 | `mailbox_damaged` | mailbox, file, reason | files of a mailbox are not as they were written |
+| `mailbox_repaired` | mailbox, messages, missing | what could be read was kept |
 | `mailboxes_failed` | error | a sync failed: mailboxes take nothing until they are opened anew |
 | `mailboxes_recovered` | logs, boxes | what dead processes left in their logs is in its boxes |
 | `clock_jumped` | seconds | the clock was set forward: old mail is not looked for this time |

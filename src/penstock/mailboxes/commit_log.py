@@ -24,6 +24,7 @@ _HEAD = struct.Struct("<4sB3xII")  # magic, version, salt, checksum
 HEAD_SIZE = 64
 _ENTRY = struct.Struct(f"<IIB3x{DIGEST_SIZE}sQIQ")  # checksum, length, kind, box, file, salt, at
 ENTRY_SIZE = _ENTRY.size
+_KIND_AT = 8
 
 GROWTH_BYTES = 64 * 1024
 
@@ -79,8 +80,7 @@ class Segment:
     def begin(self) -> None:
         """Forget what is in it: the boxes have it."""
         self._salt = secrets.randbits(32)
-        head = _HEAD.pack(MAGIC, VERSION, self._salt, crc32c(self._salt.to_bytes(4, "little")))
-        self._disk.write(self._file, head.ljust(HEAD_SIZE, b"\0"), 0)
+        self._disk.write(self._file, _head_of(self._salt), 0)
         self.end = self._place = HEAD_SIZE
         self._added = []
 
@@ -108,20 +108,71 @@ class Segment:
 
 def read_segment(content: bytes) -> Iterator[LogEntry]:
     """The entries up to the first that is not whole: behind it, nobody was answered."""
-    if len(content) < HEAD_SIZE:
-        return
-    magic, version, salt, check = _HEAD.unpack_from(content)
-    if magic != MAGIC or version != VERSION or check != crc32c(salt.to_bytes(4, "little")):
+    salt = _salt_of(content)
+    if salt is None:
         return
     place = HEAD_SIZE
-    while place + ENTRY_SIZE <= len(content):
-        check, size, kind, digest, file, file_salt, offset = _ENTRY.unpack_from(content, place)
-        end = place + ENTRY_SIZE + size
-        if end > len(content):
+    while True:
+        found = _entry_at(content, place, salt)
+        if found is None:
             return
-        head = content[place + 4 : place + ENTRY_SIZE]
-        data = content[place + ENTRY_SIZE : end]
-        if check != crc32c(data, crc32c(head, (salt ^ place) & 0xFFFFFFFF)):
-            return
-        yield LogEntry(kind, digest, file, file_salt, offset, data)
-        place = end
+        yield found
+        place += ENTRY_SIZE + len(found.data)
+
+
+def damage_of(content: bytes, end: int | None) -> tuple[int, int, str] | None:
+    """From where to where the log of a living process is damaged, and how; None if it is not.
+
+    `end`: how much was written, where that is known. Else it is damaged where more follows.
+    """
+    salt = _salt_of(content)
+    if salt is None or content[:HEAD_SIZE] != _head_of(salt):
+        return 0, HEAD_SIZE, "the head is damaged"
+    place = HEAD_SIZE
+    while (found := _entry_at(content, place, salt)) is not None:
+        place += ENTRY_SIZE + len(found.data)
+    if end is None:
+        end = _next_entry(content, place + 1, salt)
+    if end is None or place >= end:
+        return None
+    return place, end, "an entry is damaged"
+
+
+def _head_of(salt: int) -> bytes:
+    head = _HEAD.pack(MAGIC, VERSION, salt, crc32c(salt.to_bytes(4, "little")))
+    return head.ljust(HEAD_SIZE, b"\0")
+
+
+def _salt_of(content: bytes) -> int | None:
+    if len(content) < HEAD_SIZE:
+        return None
+    magic, version, salt, check = _HEAD.unpack_from(content)
+    if magic != MAGIC or version != VERSION or check != crc32c(salt.to_bytes(4, "little")):
+        return None
+    return int(salt)
+
+
+def _entry_at(content: bytes, place: int, salt: int) -> LogEntry | None:
+    if place + ENTRY_SIZE > len(content):
+        return None
+    check, size, kind, digest, file, file_salt, offset = _ENTRY.unpack_from(content, place)
+    end = place + ENTRY_SIZE + size
+    if end > len(content):
+        return None
+    head = content[place + 4 : place + ENTRY_SIZE]
+    data = content[place + ENTRY_SIZE : end]
+    if check != crc32c(data, crc32c(head, (salt ^ place) & 0xFFFFFFFF)):
+        return None
+    return LogEntry(kind, digest, file, file_salt, offset, data)
+
+
+def _next_entry(content: bytes, place: int, salt: int) -> int | None:
+    """Where the next entry is, found by its kind."""
+    for kind in (WRITTEN, STATE):
+        mark = kind.to_bytes(4, "little")
+        at = content.find(mark, place + _KIND_AT)
+        while at >= 0:
+            if _entry_at(content, at - _KIND_AT, salt) is not None:
+                return at - _KIND_AT
+            at = content.find(mark, at + 1)
+    return None

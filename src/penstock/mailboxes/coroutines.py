@@ -18,6 +18,7 @@ from penstock.mail import (
     check_mailbox,
 )
 from penstock.mailboxes import mailboxes
+from penstock.mailboxes.inspection import Inspection
 from penstock.mailboxes.mailboxes import (
     LIST_LIMIT,
     Subscriptions_,
@@ -26,6 +27,7 @@ from penstock.mailboxes.mailboxes import (
     number_of_id,
     put_now,
 )
+from penstock.mailboxes.repair import Repaired
 from penstock.mailboxes.subscriptions import (
     find,
     refuse_inside_transaction,
@@ -97,6 +99,16 @@ class AsyncMailboxes:
         return await _in_thread(
             self._open, partial(self._mailboxes.expire, older_than_seconds, progress)
         )
+
+    async def verify(
+        self, id: str | None = None, progress: mailboxes.Progress | None = None
+    ) -> Inspection:
+        """Look for damage in one mailbox, or in all of them and their logs. Changes nothing."""
+        return await _in_thread(self._open, partial(self._mailboxes.verify, id, progress))
+
+    async def repair(self, id: str) -> Repaired:
+        """Keep what can be read of a damaged mailbox."""
+        return await _in_thread(self._open, partial(self._mailboxes.repair, id))
 
 
 class AsyncMailbox:

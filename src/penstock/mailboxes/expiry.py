@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.mailboxes.contents import expire, look
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.listing import box_folders, name_of
+from penstock.mailboxes.recovery import QUARANTINE
 from penstock.mailboxes.state_log import read_state
 from penstock.service import Service
 from penstock.settings import Settings
@@ -53,6 +54,8 @@ class Expirer(Service):
         try:
             if not self._folder.disk.try_lock(file, 0):
                 return 0
+            # A log that nobody has replayed must not bring back what is forgotten below.
+            self._folder.recover()
             before = self._folder.now() - round(self._ttl_seconds * SECOND)
             return expire_all(self._folder, before, progress, should_stop=self._stopping.is_set)
         finally:
@@ -119,7 +122,7 @@ def _remove_deleted(folder: Folder, path: str) -> None:
     digest = bytes.fromhex(path.removeprefix(f"{folder.root}/boxes").replace("/", ""))
     with folder.holding(digest):
         names = folder.disk.list(path)
-        if any(name.startswith("messages.") for name in names):
+        if any(name.startswith("messages.") or name == QUARANTINE for name in names):
             return
         folder.changing()
         folder.look_again()

@@ -152,7 +152,7 @@ class Folder:
         self.changing = self._changes.begin
         self.seen = 0
         self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
-        self.recovered = self._recover()
+        self.recovered = self.recover()
 
     # For boxes
 
@@ -473,6 +473,13 @@ class Folder:
         segment.begin()
         return segment
 
+    def log_end(self, path: str) -> tuple[int | None, bool]:
+        """How far a log is written, if it is ours; and whether anything depends on it."""
+        with self.mutex:
+            if self._segment is not None and self._segment.path == path:
+                return self._segment.end, True
+            return None, self._spare is None or self._spare.path != path
+
     @property
     def is_log_full(self) -> bool:
         return self._segment is not None and self._segment.is_full
@@ -509,8 +516,6 @@ class Folder:
                 if self._spare is None:
                     self._spare = self._new_segment("b")
                     self.disk.sync_folder(f"{self.root}/commits")
-                else:
-                    self._spare.begin()
                 self._segment, self._spare = self._spare, self._segment
                 dirty, self._dirty = self._dirty, {}
                 self._headed.clear()
@@ -519,6 +524,9 @@ class Folder:
             except OSError as error:
                 self.fail(error)
                 raise MailboxesFailed from error
+            with self.mutex:
+                # At once: who idles from here on must not leave a log of what is long gone.
+                self._spare.begin()
             for id, (_, whole) in dirty.items():
                 self._settle(id, whole)
 
@@ -626,7 +634,7 @@ class Folder:
         make_parents(self.disk, f"{self.root}/boxes")
         return layout.depth
 
-    def _recover(self) -> int:
+    def recover(self) -> int:
         """Put what dead processes have left in their logs into the boxes. Returns how many logs."""
         commits = f"{self.root}/commits"
         with self._recovering():

@@ -33,9 +33,11 @@ from penstock.mailboxes import transfer
 from penstock.mailboxes.contents import delete, expire, look, mails_of, stats_of
 from penstock.mailboxes.expiry import expire_all
 from penstock.mailboxes.folder import Folder, number_of
+from penstock.mailboxes.inspection import Inspection, verify
 from penstock.mailboxes.listing import names_in
 from penstock.mailboxes.mailroom import MailRoom
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX
+from penstock.mailboxes.repair import Repaired, repair
 from penstock.mailboxes.subscriptions import find, subscribing, unsubscribing
 from penstock.model import Format, Position, Start, check_count, check_name
 from penstock.ports import Store
@@ -125,6 +127,21 @@ class Mailboxes:
         return transfer.import_lines(
             self._open().mail.folder, transfer.read_lines(lines, on_bad), progress or _silent
         )
+
+    # Damage
+
+    def verify(self, id: str | None = None, progress: Progress | None = None) -> Inspection:
+        """Look for damage in one mailbox, or in all of them and their logs. Changes nothing."""
+        name = None if id is None else check_mailbox(id)
+        return verify(self._open().mail.folder, name, progress or _silent)
+
+    def repair(self, id: str) -> Repaired:
+        """Keep what can be read of a damaged mailbox.
+
+        Where messages are gone, its recipient gets a gap. The files as they were found are in its
+        quarantine. Nothing happens to one that is not damaged.
+        """
+        return repair(self._open().mail.folder, check_mailbox(id))
 
     # Topics
 

@@ -213,3 +213,41 @@ def _next_record(data: bytes, start: int, base: int, salt: int) -> int | None:
         if isinstance(decode_record(data, start, base, salt), Record):
             return start
         start += 1
+
+
+# Where the header is lost
+
+
+def find_salt(content: bytes) -> int | None:
+    """The salt of a file whose header is damaged, from any record in it that is whole.
+
+    A checksum of bytes that are known tells what it began with: each bit of the beginning changes
+    the same bits of the result, whatever the bytes.
+    """
+    start = content.find(_MAGIC_BYTES)
+    while start >= 0:
+        if start + HEAD_SIZE <= len(content):
+            head = content[start : start + _RECORD.size]
+            seed = _seed_of(head, _CRC.unpack_from(content, start + _RECORD.size)[0])
+            salt = seed ^ (start & 0xFFFFFFFF)
+            if isinstance(decode_record(content, start, 0, salt), Record):
+                return salt
+        start = content.find(_MAGIC_BYTES, start + 1)
+    return None
+
+
+def _seed_of(head: bytes, check: int) -> int:
+    """With which seed these bytes have this checksum."""
+    zero = crc32c(head, 0)
+    rows = [(crc32c(head, 1 << bit) ^ zero, 1 << bit) for bit in range(32)]
+    wanted, seed = check ^ zero, 0
+    for bit in range(32):
+        pivot = next((row for row in rows if row[0] >> bit & 1), None)
+        assert pivot is not None, "a checksum loses nothing of what it began with"
+        rows.remove(pivot)
+        rows = [
+            (row[0] ^ pivot[0], row[1] ^ pivot[1]) if row[0] >> bit & 1 else row for row in rows
+        ]
+        if wanted >> bit & 1:
+            wanted, seed = wanted ^ pivot[0], seed ^ pivot[1]
+    return seed
