@@ -194,6 +194,75 @@ export class Subscription<P = any> implements AsyncIterable<Message<P>> {
   on<E extends keyof SubscriptionEvents>(event: E, listener: (detail: SubscriptionEvents[E]) => void): () => void;
 }
 
+/** A message of a mailbox. */
+export class Mail<P = any> {
+  private constructor();
+  /** By which it is acknowledged. */
+  readonly id: string;
+  readonly mailbox: string;
+  /** Counts up by one for each message of the mailbox. */
+  readonly seq: number;
+  /** "quota": the mailbox was full, and what came next was refused. "gap": some are missing. */
+  readonly kind: "message" | "quota" | "gap";
+  /** Plain values, or a Uint8Array for bytes; null for a "quota". */
+  readonly payload: P;
+  readonly format: "json" | "bytes" | "msgpack";
+  readonly type: string | null;
+  readonly key: string | null;
+  readonly headers: Record<string, string>;
+  /** Where it was published, if it came from a topic. */
+  readonly topic: string | null;
+  /** Its place there. */
+  readonly position: string | null;
+  /** Of a gap: how many messages; 0 if that is not known. */
+  readonly missing: number;
+  /** When it was put, in microseconds since 1970. */
+  readonly at: number;
+  readonly time: Date;
+}
+
+export interface Posted {
+  readonly id: string;
+  readonly seq: number;
+  /** It is the only message in the mailbox. */
+  readonly wasEmpty: boolean;
+  /** False: the mailbox had a message of this id already. */
+  readonly isNew: boolean;
+}
+
+export interface MailboxEvents {
+  /** The server pushes it: at the start, and after each reconnect. */
+  opened: { messages: number; window: number };
+  /** The server could not open it now. */
+  retrying: { error: PenstockError; retryInMs: number };
+  /** It has ended. */
+  error: PenstockError;
+  closed: { error: PenstockError | null };
+}
+
+/** A recipient's own queue, which keeps every message until it is acknowledged. */
+export class Mailbox<P = any> implements AsyncIterable<Mail<P>> {
+  private constructor();
+  /** Its name. */
+  readonly id: string;
+  readonly isClosed: boolean;
+  /** Why it ended, if not by `close()`. */
+  readonly error: PenstockError | null;
+  /** Called with each message, in order; acknowledge it for the next to come. */
+  onmail: ((mail: Mail<P>) => void) | null;
+  /** It is on disk when this resolves. Put again under the same `id`, it is stored once. */
+  put(payload: Payload, options?: { id?: string; type?: string; timeout?: number }): Promise<Posted>;
+  /** The first message that was not handed out yet, once there is one. */
+  next(): Promise<Mail<P>>;
+  /** In the order of the messages; with `through`, all up to this one. */
+  ack(mail: Mail<P> | string, options?: { through?: boolean }): Promise<boolean>;
+  close(): void;
+  /** Asking for the next message acknowledges the one before. */
+  [Symbol.asyncIterator](): AsyncGenerator<Mail<P>, void, void>;
+  /** Returns a function that ends the listening. */
+  on<E extends keyof MailboxEvents>(event: E, listener: (detail: MailboxEvents[E]) => void): () => void;
+}
+
 export type HubState = "connecting" | "connected" | "disconnected" | "closed";
 
 export interface HubEvents {
@@ -228,6 +297,8 @@ export class Hub {
   ready(): Promise<this>;
   subscribe<P = any>(topic: string, options?: SubscribeOptions, onMessage?: ((message: Message<P>) => void) | null): Subscription<P>;
   subscribe<P = any>(topic: string, onMessage: (message: Message<P>) => void): Subscription<P>;
+  /** The same object for the same name, until it is closed. */
+  mailbox<P = any>(id: string, options?: { window?: number }): Mailbox<P>;
   /** The receipt means that the message is on disk. */
   publish(topic: string, payload: Payload, options?: PublishOptions): Promise<Receipt>;
   /** All of them or none, in one transaction. */
@@ -267,3 +338,7 @@ export class QueueFull extends PenstockError {}
 export class HubClosed extends PenstockError {}
 export class ConsumerBusy extends PenstockError {}
 export class IdempotencyConflict extends PenstockError {}
+export class InvalidMailbox extends InvalidInput {}
+export class QuotaExceeded extends PenstockError {}
+export class WrongAck extends PenstockError {}
+export class MailboxTaken extends PenstockError {}

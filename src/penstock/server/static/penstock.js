@@ -12,6 +12,7 @@
  *   the same idempotency key, so it is in the log once.
  * - A subscription sees every message once and in order, across reconnects, other instances and
  *   server restarts. What the server had removed before it could be read is a `gap` event.
+ * - A mailbox hands out each message, in order, until it is acknowledged; also over reconnects.
  * - Everything is bounded: a reader that falls behind is fed from the log, and a queue of
  *   publishes that grows too long refuses more.
  *
@@ -159,11 +160,34 @@ export class IdempotencyConflict extends PenstockError {
   static message = "The idempotency key was used with a different message.";
 }
 
+/** This is no name of a mailbox, or no id of a message. */
+export class InvalidMailbox extends InvalidInput {
+  static code = "invalid_mailbox";
+  static message = "This is no name of a mailbox.";
+}
+/** The mailbox is full: it takes messages again when all that are in it are acknowledged. */
+export class QuotaExceeded extends PenstockError {
+  static code = "quota_exceeded";
+  static retryable = true;
+  static message = "The mailbox is full.";
+}
+/** Only the first message of a mailbox can be acknowledged. */
+export class WrongAck extends PenstockError {
+  static code = "wrong_ack";
+  static message = "Only the first message of a mailbox can be acknowledged.";
+}
+/** Another connection has opened this mailbox. */
+export class MailboxTaken extends PenstockError {
+  static code = "mailbox_taken";
+  static message = "Another connection has opened this mailbox.";
+  static hint = "Open it again to take it back.";
+}
+
 const ERRORS = new Map(
   [
     PenstockError, InvalidInput, InvalidPayload, PayloadTooLarge, BadRequest, Unauthorized, Forbidden,
     RateLimited, LimitReached, Disconnected, OutcomeUnknown, WriteTimeout, QueueFull, HubClosed,
-    ConsumerBusy, IdempotencyConflict,
+    ConsumerBusy, IdempotencyConflict, InvalidMailbox, QuotaExceeded, WrongAck, MailboxTaken,
   ].map((kind) => [kind.code, kind]),
 );
 
@@ -337,6 +361,7 @@ const start = Symbol("start");
 const push = Symbol("push");
 const interrupt = Symbol("interrupt");
 const end = Symbol("end");
+const resize = Symbol("resize");
 
 /**
  * A topic or glob, followed. Made by `hub.subscribe()`.
@@ -696,6 +721,278 @@ export class Subscription extends Emitter {
   }
 }
 
+// Mailboxes
+
+/** A message of a mailbox. */
+export class Mail {
+  /** @hidden */
+  constructor(entry, mailbox) {
+    /** By which it is acknowledged. @type {string} */
+    this.id = entry.id;
+    /** @type {string} */
+    this.mailbox = mailbox;
+    /** Counts up by one for each message of the mailbox. @type {number} */
+    this.seq = entry.seq;
+    /** "message"; "quota": the mailbox was full, and what came next was refused; "gap": some are missing. @type {string} */
+    this.kind = entry.kind ?? "message";
+    /** What was put: plain values, or a Uint8Array for bytes; null for a "quota". */
+    this.payload = entry.base64 === undefined ? (entry.payload ?? null) : bytesOf(entry.base64);
+    /** How it is stored: "json", "bytes" or "msgpack". @type {string} */
+    this.format = entry.format ?? (entry.base64 === undefined ? "json" : "bytes");
+    /** @type {string | null} */
+    this.type = entry.type ?? null;
+    /** Of a message that came from a topic. @type {string | null} */
+    this.key = entry.key ?? null;
+    /** Of a message that came from a topic. @type {Record<string, string>} */
+    this.headers = entry.headers ?? {};
+    /** Where it was published, if it came from a topic. @type {string | null} */
+    this.topic = entry.topic ?? null;
+    /** Its place there. @type {string | null} */
+    this.position = entry.position ?? null;
+    /** Of a gap: how many messages; 0 if that is not known. @type {number} */
+    this.missing = entry.missing ?? 0;
+    /** When it was put, in microseconds since 1970. @type {number} */
+    this.at = entry.at;
+  }
+
+  /** When it was put. @returns {Date} */
+  get time() {
+    return new Date(this.at / 1000);
+  }
+}
+
+/**
+ * A recipient's own queue, which keeps every message until it is acknowledged. Made by
+ * `hub.mailbox()`; it is opened for reading by `next()`, `onmail` or a loop.
+ *
+ * Events: `opened`, `retrying`, `error`, `closed`.
+ *
+ * Looping over it, asking for the next message acknowledges the one before. Leaving the loop closes
+ * the mailbox, and the message that was being looked at comes again.
+ */
+export class Mailbox extends Emitter {
+  #link;
+  #window;
+  /** "idle" until somebody reads, "waiting" for a reply, "open", "closed". */
+  #state = "idle";
+  #error = null;
+  #onmail = null;
+  /** Came, and are not acknowledged, by id. */
+  #unacked = new Map();
+  /** Of them, those that nobody has been given yet. */
+  #buffer = [];
+  #readers = [];
+  #attempts = 0;
+  #timer = null;
+  #generation = 0;
+  #isOpened = false;
+
+  /** @hidden */
+  constructor(link, id, window) {
+    super();
+    /** Its name. @type {string} */
+    this.id = id;
+    this.#link = link;
+    this.#window = window;
+  }
+
+  /** Whether it has ended: closed, refused, or opened by another connection. */
+  get isClosed() {
+    return this.#state === "closed";
+  }
+
+  /** Why it ended, if not by `close()`. @returns {PenstockError | null} */
+  get error() {
+    return this.#error;
+  }
+
+  /** Called with each message, in order; acknowledge it for the next to come. @type {((mail: Mail) => void) | null} */
+  get onmail() {
+    return this.#onmail;
+  }
+
+  set onmail(listener) {
+    this.#onmail = listener;
+    if (listener === null) return;
+    this.#open();
+    this.#hand();
+  }
+
+  /**
+   * Put a message into the mailbox. While disconnected it waits, and an interrupted one is sent
+   * again; it is stored once.
+   *
+   * @param {unknown} payload what JSON can say, or bytes as a Uint8Array
+   * @param {object} [options] `id` (put again under the same one it is stored once), `type`,
+   *   `timeout` (seconds)
+   * @returns {Promise<{id: string, seq: number, wasEmpty: boolean, isNew: boolean}>}
+   */
+  async put(payload, { id, type, timeout } = {}) {
+    const message = id ?? this.#link.newId();
+    const { base64, payload: value } = outgoing(payload, {});
+    const fields = { mailbox: this.id, payload: value, base64, message, type };
+    const reply = await this.#link.request("mailbox.put", fields, { key: message, timeout });
+    // Under an id of ours, what the server had already is our own first attempt.
+    const isNew = id == null || reply.is_new;
+    return { id: reply.id, seq: reply.seq, wasEmpty: reply.was_empty, isNew };
+  }
+
+  /**
+   * The first message that was not handed out yet, once there is one. It stays in the mailbox until
+   * it is acknowledged; with a window of 1, the one after it comes only then.
+   * @returns {Promise<Mail>}
+   */
+  async next() {
+    if (this.#state === "closed") throw this.#error ?? new HubClosed("The mailbox is closed.");
+    this.#open();
+    const waiting = deferred();
+    this.#readers.push(waiting);
+    this.#hand();
+    return waiting.promise;
+  }
+
+  /**
+   * A message is done with. They are acknowledged in their order, each one, or with `through` all
+   * up to this one.
+   * @param {Mail | string} mail the message, or its id
+   * @param {{through?: boolean}} [options]
+   * @returns {Promise<boolean>} false if it was acknowledged before
+   */
+  async ack(mail, { through = false } = {}) {
+    const message = mail instanceof Mail ? mail.id : mail;
+    const fields = { mailbox: this.id, message, through: through || undefined };
+    const reply = await this.#link.request("mailbox.ack", fields, {});
+    const seq = this.#unacked.get(message)?.seq;
+    for (const [id, other] of [...this.#unacked]) {
+      if (id === message || (through && other.seq <= seq)) this.#unacked.delete(id);
+    }
+    this.#buffer = this.#buffer.filter(({ id }) => this.#unacked.has(id));
+    return reply.acked;
+  }
+
+  /** Read no more. What was not acknowledged stays in the mailbox. */
+  close() {
+    if (this.#state === "closed") return;
+    if (this.#isOpened) this.#link.call("mailbox.close", { mailbox: this.id }).catch(() => {});
+    this[end](null);
+  }
+
+  /** @hidden The window that is wanted, if it is not open yet. */
+  [resize](window) {
+    if (window !== this.#window && this.#state !== "idle") {
+      throw new InvalidInput(`${this.id} is open with a window of ${this.#window}.`, {
+        hint: "Close it first to have another one.",
+      });
+    }
+    this.#window = window;
+  }
+
+  #open() {
+    if (this.#state === "closed") throw this.#error ?? new HubClosed("The mailbox is closed.");
+    if (this.#state !== "idle") return;
+    this.#state = "waiting";
+    this[start]();
+  }
+
+  /** @hidden The hub is connected: ask for the mailbox, if anybody reads it. */
+  [start]() {
+    if (this.#state === "idle" || this.#state === "closed" || !this.#link.isConnected()) return;
+    clearTimeout(this.#timer);
+    this.#state = "waiting";
+    this.#isOpened = true;
+    const generation = ++this.#generation;
+    const fields = { mailbox: this.id, window: this.#window };
+    this.#link.command("mailbox.open", fields, (error, reply) => {
+      if (generation !== this.#generation) return;
+      if (error) {
+        this.#refused(error);
+        return;
+      }
+      this.#state = "open";
+      this.#attempts = 0;
+      this[emit]("opened", { messages: reply.messages, window: reply.window });
+    });
+  }
+
+  #refused(error) {
+    this.#isOpened = false;
+    if (error instanceof Disconnected) return;
+    if (!error.retryable) {
+      this[end](error);
+      return;
+    }
+    const delay = this.#link.backoff(this.#attempts++);
+    this[emit]("retrying", { error, retryInMs: delay });
+    this.#timer = setTimeout(() => this[start](), delay);
+  }
+
+  /** @hidden Something arrived for this mailbox. */
+  [push](frame) {
+    if (this.#state !== "open") return;
+    if (frame.push === "mailbox_closed") {
+      this.#isOpened = false;
+      this[end](errorOf(frame.error));
+      return;
+    }
+    for (const entry of frame.messages) {
+      // After a reconnect, what was not acknowledged comes again: whoever has it need not get it twice.
+      if (this.#unacked.has(entry.id)) continue;
+      const mail = new Mail(entry, this.id);
+      this.#unacked.set(mail.id, mail);
+      this.#buffer.push(mail);
+    }
+    this.#hand();
+  }
+
+  #hand() {
+    while (this.#buffer.length > 0 && this.#state !== "closed") {
+      const reader = this.#readers.shift();
+      if (reader !== undefined) reader.resolve(this.#buffer.shift());
+      else if (this.#onmail !== null) call(this.#onmail, this.#buffer.shift());
+      else return;
+    }
+  }
+
+  /** @hidden The connection is gone: a new one asks again. */
+  [interrupt]() {
+    if (this.#state === "closed" || this.#state === "idle") return;
+    clearTimeout(this.#timer);
+    this.#generation++;
+    this.#isOpened = false;
+    this.#state = "waiting";
+  }
+
+  /** @hidden It is over, by an error or on purpose. */
+  [end](error) {
+    if (this.#state === "closed") return;
+    this.#state = "closed";
+    this.#generation++;
+    this.#error = error;
+    clearTimeout(this.#timer);
+    this.#link.forget(this);
+    const readers = this.#readers.splice(0);
+    for (const reader of readers) reader.reject(error ?? new HubClosed("The mailbox was closed."));
+    this.#buffer = [];
+    if (error !== null && !this[emit]("error", error) && readers.length === 0) {
+      this.#link.report(error, this.id);
+    }
+    this[emit]("closed", { error });
+  }
+
+  async *[Symbol.asyncIterator]() {
+    try {
+      while (!this.isClosed) {
+        const mail = await this.next();
+        yield mail;
+        await this.ack(mail);
+      }
+      if (this.#error !== null) throw this.#error;
+    } finally {
+      this.close();
+    }
+  }
+}
+
 // The hub
 
 /**
@@ -724,6 +1021,7 @@ export class Hub extends Emitter {
   /** Conflated publishes that were not sent yet, by topic and key. */
   #conflating = new Map();
   #subscriptions = new Map();
+  #mailboxes = new Map();
   #timers = { retry: null, connect: null, alive: null, refresh: null };
   #waiters = [];
   #drained = null;
@@ -822,6 +1120,37 @@ export class Hub extends Emitter {
   }
 
   /**
+   * The mailbox of a recipient: the same object for the same name, until it is closed. Nothing is
+   * asked of the server before it is used.
+   *
+   * @param {string} id
+   * @param {{window?: number}} [options] `window`: so many messages come before one of them is
+   *   acknowledged; by default 1
+   * @returns {Mailbox}
+   */
+  mailbox(id, { window } = {}) {
+    if (this.#state === "closed" || this.#drained) throw this.#error ?? new HubClosed();
+    const known = this.#mailboxes.get(id);
+    if (known) {
+      if (window !== undefined) known[resize](window);
+      return known;
+    }
+    const link = {
+      isConnected: () => this.#state === "connected",
+      call: (op, fields) => this.#call(op, fields),
+      command: (op, fields, settle) => this.#command(op, fields, settle),
+      request: (op, fields, options) => this.#request(op, fields, options).promise,
+      newId: () => this.#keyFor(null),
+      backoff: (attempts) => this.#backoff(attempts),
+      forget: (which) => this.#mailboxes.delete(which.id),
+      report: (error, where) => this.#report(error, where),
+    };
+    const mailbox = new Mailbox(link, id, window ?? 1);
+    this.#mailboxes.set(id, mailbox);
+    return mailbox;
+  }
+
+  /**
    * Publish a message. While disconnected it waits, and an interrupted one is sent again; it is
    * stored once. The receipt means that it is on disk.
    *
@@ -886,7 +1215,7 @@ export class Hub extends Emitter {
    */
   async close({ timeout = 5 } = {}) {
     if (this.#state === "closed") return;
-    for (const subscription of [...this.#subscriptions.values()]) subscription.close();
+    for (const one of this.#attached()) one.close();
     if (this.#outbox.size > 0) {
       this.#drained ??= deferred();
       const timer = setTimeout(this.#drained.resolve, timeout * 1000);
@@ -959,7 +1288,7 @@ export class Hub extends Emitter {
     for (const waiter of this.#waiters.splice(0)) waiter.resolve(this);
     this.#scheduleRefresh(info.expires_in_seconds);
     this.#watch();
-    for (const subscription of [...this.#subscriptions.values()]) subscription[start]();
+    for (const one of this.#attached()) one[start]();
     for (const entry of [...this.#outbox.values()]) this.#sendAgain(entry);
   }
 
@@ -983,7 +1312,7 @@ export class Hub extends Emitter {
     const calls = [...this.#calls.values()];
     this.#calls.clear();
     for (const settle of calls) settle(new Disconnected());
-    for (const subscription of [...this.#subscriptions.values()]) subscription[interrupt]();
+    for (const one of this.#attached()) one[interrupt]();
     this.#failWhatCannotBeRepeated(code);
   }
 
@@ -1012,9 +1341,14 @@ export class Hub extends Emitter {
     const calls = [...this.#calls.values()];
     this.#calls.clear();
     for (const settle of calls) settle(why());
-    for (const subscription of [...this.#subscriptions.values()]) subscription[end](error);
+    for (const one of this.#attached()) one[end](error);
     for (const entry of [...this.#outbox.values()]) this.#settle(entry, why());
     this.#drained?.resolve();
+  }
+
+  /** Subscriptions and mailboxes: they live and end with the connection in the same way. */
+  #attached() {
+    return [...this.#subscriptions.values(), ...this.#mailboxes.values()];
   }
 
   #become(state, detail) {
@@ -1189,7 +1523,9 @@ export class Hub extends Emitter {
       return;
     }
     if (frame.id === undefined) {
-      this.#subscriptions.get(frame.topic)?.[push](frame, data.length);
+      const isMail = frame.push === "mail" || frame.push === "mailbox_closed";
+      if (isMail) this.#mailboxes.get(frame.mailbox)?.[push](frame);
+      else this.#subscriptions.get(frame.topic)?.[push](frame, data.length);
       return;
     }
     const error = frame.error && errorOf(frame.error);
