@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import fanout, jobs, ledger, load, mailboxes, queues, report, topics
+from bench import fanout, jobs, ledger, load, mailboxes, queues, report, spark, topics
 from bench.arena import Arena
 from bench.workload import SIZES
 
@@ -24,6 +24,7 @@ SECTIONS = (
     ("Jobs", "python -m bench.jobs", jobs.KEYS),
     ("Ledger", "python -m bench.ledger", ledger.KEYS),
     ("Mailboxes", "python -m bench.mailboxes", mailboxes.KEYS),
+    ("Spark", "python -m bench.spark", spark.KEYS),
 )
 
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keys = [key for _, _, keys in SECTIONS for key in keys]
     about = topics.context(arena, size, SIZES[size])
     about["settings"] |= {"seconds": load.SECONDS[size], **fanout.settings(size)}
-    for section in (jobs, ledger, mailboxes):
+    for section in (jobs, ledger, mailboxes, spark):
         about["settings"] |= section.settings(size)
     with Console(stderr=True).status("Measuring …") as status:
 
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures |= jobs.run(arena, jobs.JOB_SIZES[size], wanted, begin)
         figures |= ledger.run(arena, ledger.LEDGER_SIZES[size], begin)
         figures |= mailboxes.run(arena, mailboxes.MAILBOX_SIZES[size], begin)
+        figures |= spark.run(arena, spark.SPARK_SIZES[size], begin)
     about["peers"] = queues.as_object(figures)
     if options.json:
         print(report.as_json(keys, figures, about))
