@@ -257,3 +257,31 @@ def test_a_watermark_moves_with_its_transaction_or_not_at_all(registered: Scribe
     with pytest.raises(Undone):
         registered.write(undone)
     assert watermark(registered) == 0
+
+
+def note(scribe: Scribe, position: int, name: str = "c") -> None:
+    now = scribe.clock.now()
+    scribe.write(lambda tx: tx.consumers.note(name, "a", position=position, now=now))
+
+
+def test_one_who_only_tells_how_far_it_is_needs_no_lease_and_never_goes_back(
+    registered: Scribe,
+) -> None:
+    """S1: as Spark does, whose checkpoint decides."""
+    note(registered, 5)
+    note(registered, 3)
+    assert watermark(registered) == 5
+    note(registered, 9)
+
+    found = registered.store.consumers.get("c", "a")
+    assert found is not None
+    assert (found.position.offset, found.floor, found.holder) == (9, 9, None)
+
+
+def test_nobody_tells_how_far_somebody_else_is(registered: Scribe) -> None:
+    ensure(registered, position=5)
+    hold(registered)
+
+    with pytest.raises(ConsumerBusy):
+        note(registered, 9)
+    assert watermark(registered) == 5

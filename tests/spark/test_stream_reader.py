@@ -375,6 +375,7 @@ def test_one_who_accepts_loss_reads_on_and_never_goes_back(
 
     assert [ids(batch) for batch in reading.drain()] == [[6, 7, 8], [9]]
     assert "messages of 'a' above 3, up to 5, were removed" in caplog.text
+    assert "At most 2." in caplog.text
     # Said once: the checkpoint knows of it.
     assert caplog.text.count("were removed") == 1
 

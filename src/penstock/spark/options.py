@@ -26,7 +26,9 @@ from penstock.stores import check_url
 from penstock.topics.publishing import check_publishable
 
 ROWS_PER_TRIGGER = 100_000
-ROWS_PER_TRANSACTION = 20_000
+# A publisher beside the sink waits for a transaction of the sink's: some 20 ms.
+ROWS_PER_TRANSACTION = 5_000
+ROWS_PER_TRANSACTION_MAX = 20_000
 INLINE_BYTES = 1024 * 1024
 TRIGGER_DELAY_SECONDS = 900.0
 VALUE_FORMATS = ("raw", "json")
@@ -194,7 +196,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         version=version,
         staging=given.get("stagingDir"),
         inline_bytes_max=given.whole("maxInlineBytes", INLINE_BYTES) or 0,
-        rows_max=given.count("maxRowsPerTransaction", ROWS_PER_TRANSACTION, ROWS_PER_TRANSACTION)
+        rows_max=given.count("maxRowsPerTransaction", ROWS_PER_TRANSACTION, ROWS_PER_TRANSACTION_MAX)
         or 0,
         fail_on_mismatch=given.flag("failOnMismatch", True),
         on_conflict=given.choice("onConflict", get_args(OnConflict), "return"),

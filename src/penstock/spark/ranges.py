@@ -133,7 +133,12 @@ def report_loss(options: SourceOptions, after: int, lost: dict[str, int]) -> Non
     )
     if options.fail_on_loss:
         raise DataLost(text)
-    logger.warning("%s failOnDataLoss is false: reading on with what is left.", text)
+    # How many they were cannot be told of messages that are gone: their ids can.
+    logger.warning(
+        "%s At most %s. failOnDataLoss is false: reading on with what is left.",
+        text,
+        f"{through - after:,}",
+    )
 
 
 def _batch(
