@@ -185,6 +185,8 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     except InvalidInput as error:
         raise InvalidOption(error.message, hint=error.hint) from error
     app, version = given.name("txnAppId"), given.whole("txnVersion")
+    rows_max = given.count("maxRowsPerTransaction", ROWS_PER_TRANSACTION, ROWS_PER_TRANSACTION_MAX)
+    assert rows_max is not None, "it has a default"
     return SinkOptions(
         settings=_settings(given),
         entity=entity,
@@ -196,8 +198,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         version=version,
         staging=given.get("stagingDir"),
         inline_bytes_max=given.whole("maxInlineBytes", INLINE_BYTES) or 0,
-        rows_max=given.count("maxRowsPerTransaction", ROWS_PER_TRANSACTION, ROWS_PER_TRANSACTION_MAX)
-        or 0,
+        rows_max=rows_max,
         fail_on_mismatch=given.flag("failOnMismatch", True),
         on_conflict=given.choice("onConflict", get_args(OnConflict), "return"),
     )
