@@ -5,12 +5,11 @@ The status is for people and for health. Where a stream goes on is in its checkp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
-if TYPE_CHECKING:
-    from penstock.clock import Micros
+from penstock.clock import Micros
 
 State = Literal["starting", "running", "finished", "stopped", "failed", "lost"]
 """`finished`: read what there was. `stopped`: was told to. `lost`: its process ended, or hangs,
