@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ from penstock.client.mail_values import (
 )
 from penstock.client.replies import RemovedReply
 from penstock.client.rest import Value, path
-from penstock.errors import QuotaExceeded, WriteTimeout
+from penstock.errors import QuotaExceeded, Unsupported, WriteTimeout
 from penstock.mail import Mail, MailboxStats, MailboxSubscription, Posted, check_mailbox
 from penstock.mailboxes.mailboxes import LIST_LIMIT, Parcel, Progress, Subscriptions_
 from penstock.model import Format, Pattern, Start, check_count
@@ -37,6 +37,18 @@ NEXT_MAX = 100
 PAGE = 1_000
 WAIT_SECONDS = 5.0
 """How long one request waits for a message; below the time after which a server seems gone."""
+
+
+def only_local(what: str) -> Callable[..., NoReturn]:
+    """A name of the local hub that makes no sense away from the files."""
+
+    def refuse(self: object, *_: object, **__: object) -> NoReturn:
+        raise Unsupported(
+            f"A remote hub has no {what} of mailboxes.",
+            hint="Open the database where it is, with penstock.connect('sqlite:///…').",
+        )
+
+    return refuse
 
 
 class AsyncRemoteMailboxes:
@@ -89,6 +101,9 @@ class AsyncRemoteMailboxes:
             if progress is not None:
                 progress(number, len(names))
         return removed
+
+    verify = only_local("verification")
+    repair = only_local("repair")
 
     async def subscribe(self, id: str, topic: str, start: Start = "latest") -> MailboxSubscription:
         """Put into a mailbox what is published under a topic or a glob, from now on."""

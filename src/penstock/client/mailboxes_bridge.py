@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from penstock.client.mailboxes import AsyncRemoteMailbox, AsyncRemoteMailboxes
+from penstock.client.mailboxes import AsyncRemoteMailbox, AsyncRemoteMailboxes, only_local
 from penstock.client.portal import Portal
-from penstock.errors import Unsupported
 from penstock.mail import Mail, MailboxStats, MailboxSubscription, Posted
-from penstock.mailboxes import transfer
 from penstock.mailboxes.mailboxes import LIST_LIMIT, Progress, Subscriptions_
 from penstock.model import Format, Start
 
@@ -53,21 +51,10 @@ class RemoteMailboxes:
         portal, _ = self._bridge()
         return portal.run(self._aio.expire(older_than_seconds, progress))
 
-    def export_lines(
-        self, ids: Iterable[str] | None = None, progress: Progress | None = None
-    ) -> Iterator[bytes]:
-        """Only where the mailboxes are."""
-        raise _only_local("exports")
-
-    def import_lines(
-        self,
-        lines: Iterable[bytes],
-        progress: Progress | None = None,
-        *,
-        on_bad: Callable[[int, str], None] | None = None,
-    ) -> transfer.Imported:
-        """Only where the mailboxes are."""
-        raise _only_local("imports")
+    export_lines = only_local("export")
+    import_lines = only_local("import")
+    verify = only_local("verification")
+    repair = only_local("repair")
 
     def subscribe(self, id: str, topic: str, start: Start = "latest") -> MailboxSubscription:
         """Put into a mailbox what is published under a topic or a glob, from now on."""
@@ -170,10 +157,3 @@ class RemoteMailbox:
         """Remove the mailbox and all that is in it. False if there is none."""
         portal, _ = self._bridge()
         return portal.run(self._box.delete())
-
-
-def _only_local(what: str) -> Unsupported:
-    return Unsupported(
-        f"A remote hub has no {what}.",
-        hint="Open the database where it is, with penstock.connect('sqlite:///…').",
-    )
