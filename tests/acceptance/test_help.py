@@ -56,7 +56,8 @@ def test_all_commands_promised_are_there() -> None:
         "ledger": ("list", "show", "count", "stats", "forget", "prune"),
         "mailboxes": (
             *("list", "show", "put", "peek", "ack", "delete"),
-            *("expire", "export", "import", "migrate"),
+            *("expire", "export", "import", "migrate", "verify", "repair"),
+            *("subscribe", "unsubscribe", "subscriptions"),
         ),
         "migrate": ("status", "up", "down"),
         "tokens": ("create", "list", "revoke", "jwt"),

@@ -145,3 +145,48 @@ def test_a_backup_has_the_mailboxes_and_brings_them_back(
     assert [mail.id for mail in filled.mailboxes.open("ann").peek_many(5)] == ["m-1", "m-2"]
     assert filled.mailboxes.open("carl").peek() is None
     assert filled.mailboxes.open("ann").put("on").seq == 4
+
+
+def test_damage_is_found_and_repaired(terminal: Terminal, hub: penstock.Hub) -> None:
+    """M14: what is whole is kept, and what is gone is told."""
+    hub.mailboxes.open("ann").put_many(["one", "two", "three"])
+    hub.close()
+    clean = terminal.done("mailboxes", "verify")
+    assert clean.out == "1 mailbox with 3 messages: all is well.\n"
+    (file,) = Path(f"{terminal.file}.mailboxes").glob("boxes/*/*/messages.*.log")
+    content = bytearray(file.read_bytes())
+    content[content.index(b'"two"') + 1] ^= 1
+    file.write_bytes(content)
+
+    found = terminal.run("mailboxes", "verify")
+    assert found.code == 1
+    assert "ann" in found.out
+    assert "error: Some mailboxes are damaged." in found.err
+    assert terminal.run("mailboxes", "peek", "ann").code == 1
+    repaired = terminal.done("mailboxes", "repair", "ann", "--yes", "--json").json
+    assert (repaired["kept"], repaired["lost"]) == (2, 1)
+    mails = terminal.done("mailboxes", "peek", "ann", "--json").json
+    assert [(mail["kind"], mail["payload"]) for mail in mails] == [
+        ("message", "one"),
+        ("gap", None),
+        ("message", "three"),
+    ]
+    assert terminal.done("mailboxes", "verify").out.endswith("all is well.\n")
+    again = terminal.done("mailboxes", "repair", "ann")
+    assert again.out == "ann is not damaged; nothing was done.\n"
+
+
+def test_a_mailbox_subscribes_to_a_topic(terminal: Terminal) -> None:
+    """D12"""
+    made = terminal.done("mailboxes", "subscribe", "ann", "orders-*", "--json").json
+    listed = terminal.done("mailboxes", "subscriptions", "--json").json
+
+    assert listed == [made]
+    assert (made["mailbox"], made["topic"]) == ("ann", "orders-*")
+    wrong = terminal.run("mailboxes", "subscribe", "ann", "orders", "--start", "middle")
+    assert wrong.err.startswith("error: start is 'latest' or 'earliest', not 'middle'.")
+    ended = terminal.done("mailboxes", "unsubscribe", "ann")
+    assert ended.out == "1 subscription of ann ended.\n"
+    assert terminal.run("mailboxes", "unsubscribe", "ann").code == 1
+    nothing = terminal.done("mailboxes", "subscriptions")
+    assert nothing.out == "No mailbox subscribes to a topic.\n"

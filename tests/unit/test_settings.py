@@ -179,7 +179,7 @@ def test_settings_do_not_change() -> None:
 
 def test_limits_say_their_unit() -> None:
     """A number's name ends in what it counts."""
-    units = ("_max", "_ms", "_seconds", "_bytes", "_messages")
+    units = ("_min", "_max", "_ms", "_seconds", "_bytes", "_messages")
     numbers = [n for n in FIELDS if isinstance(getattr(load(environ={}), n), (int, float))]
 
     without_unit = {"local_delivery", "bind_port"}

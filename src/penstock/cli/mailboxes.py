@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, cast
 
 import msgspec
 import typer
@@ -16,7 +16,8 @@ from penstock.cli.progress import progress
 from penstock.cli.session import Session, command, confirm
 from penstock.clock import as_datetime
 from penstock.errors import InvalidInput, MailboxError, UndecodablePayload
-from penstock.mail import Mail, MailKind
+from penstock.mail import Mail, MailboxSubscription, MailKind
+from penstock.model import Start
 
 app = typer.Typer(
     help="See what waits for recipients, and look after the files it waits in.",
@@ -48,6 +49,15 @@ class MailLine(msgspec.Struct, frozen=True):
 class Changed(msgspec.Struct, frozen=True):
     mailbox: str
     messages: int
+
+
+class SubscriptionLine(msgspec.Struct, frozen=True):
+    """A mailbox that is fed from a topic, as JSON."""
+
+    mailbox: str
+    topic: str
+    position: str
+    since: str
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -330,6 +340,145 @@ def import_file(
         f"{table.plural(found.mailboxes, 'mailbox')}; {found.known:,} were there already"
         + (f"; {len(bad):,} lines left out." if bad else ".")
     )
+
+
+@command(
+    app,
+    "verify",
+    examples=("penstock mailboxes verify", "penstock mailboxes verify recipient-42 --json"),
+)
+def verify(
+    session: Session,
+    mailbox: Annotated[
+        str | None,
+        typer.Argument(metavar="MAILBOX", help="Only this one.", show_default="all"),
+    ] = None,
+) -> None:
+    """Read every byte and look for damage. Exit code 1 if anybody misses anything."""
+    with session.connect() as hub, progress("Reading", "mailboxes") as update:
+        found = hub.mailboxes.verify(mailbox, update)
+    if session.is_json:
+        table.print_json(found)
+    else:
+        table.print_table(
+            ("mailbox", "file", "what", "lost"),
+            (
+                (
+                    finding.mailbox,
+                    finding.file,
+                    finding.reason + (" (harmless)" if finding.is_harmless else ""),
+                    finding.missing or "-",
+                )
+                for finding in found.findings
+            ),
+            right=("lost",),
+            empty=f"{table.plural(found.mailboxes, 'mailbox')} with "
+            f"{table.plural(found.messages, 'message')}: all is well.",
+        )
+    if any(not finding.is_harmless for finding in found.findings):
+        raise MailboxError(
+            "Some mailboxes are damaged.",
+            hint="'penstock mailboxes repair MAILBOX' keeps what can be read.",
+        )
+
+
+@command(app, "repair", examples=("penstock mailboxes repair recipient-42 --yes",))
+def repair(session: Session, mailbox: Box, yes: Yes = False) -> None:
+    """Keep what can be read of a damaged mailbox, and tell its recipient what is gone."""
+    with session.connect() as hub:
+        damage = hub.mailboxes.verify(mailbox).findings
+        lost = sum(finding.missing for finding in damage)
+        if damage:
+            confirm(
+                f"Repair {mailbox}? {table.plural(lost, 'message')} cannot be read and will be "
+                "told as a gap; the files as they are go to its quarantine.",
+                is_confirmed=yes,
+            )
+        found = hub.mailboxes.repair(mailbox)
+    if session.is_json:
+        table.print_json(found)
+    elif not found.findings:
+        table.say(f"{mailbox} is not damaged; nothing was done.")
+    else:
+        table.say(
+            f"{mailbox} is repaired: {table.plural(found.kept, 'message')} kept, "
+            f"{found.lost:,} lost; {', '.join(found.quarantine) or 'nothing'} set aside."
+        )
+
+
+@command(
+    app,
+    "subscribe",
+    examples=(
+        "penstock mailboxes subscribe recipient-42 'orders-*'",
+        "penstock mailboxes subscribe recipient-42 orders --start earliest",
+    ),
+)
+def subscribe(
+    session: Session,
+    mailbox: Box,
+    topic: Annotated[str, typer.Argument(help="A topic, or a glob in quotes.")],
+    start: Annotated[
+        str, typer.Option("--start", metavar="WHERE", help="latest, or earliest for all there is.")
+    ] = "latest",
+) -> None:
+    """Put what is published under a topic into a mailbox, as long as a server runs."""
+    with session.reach() as hub:
+        found = hub.mailboxes.subscribe(mailbox, topic, cast("Start", start))
+    if session.is_json:
+        table.print_json(_fed(found))
+    else:
+        table.say(f"{mailbox} gets {topic}, from after {found.position} on.")
+
+
+@command(
+    app,
+    "unsubscribe",
+    examples=("penstock mailboxes unsubscribe recipient-42 'orders-*'",),
+)
+def unsubscribe(
+    session: Session,
+    mailbox: Box,
+    topic: Annotated[
+        str | None, typer.Argument(help="As it was subscribed.", show_default="all of them")
+    ] = None,
+) -> None:
+    """End a mailbox's subscription. What is in the mailbox stays."""
+    with session.reach() as hub:
+        ended = hub.mailboxes.unsubscribe(mailbox, topic)
+    if not ended:
+        raise MailboxError(f"{mailbox!r} does not subscribe to {topic or 'anything'}.")
+    if session.is_json:
+        table.print_json(Changed(mailbox, ended))
+    else:
+        table.say(f"{table.plural(ended, 'subscription')} of {mailbox} ended.")
+
+
+@command(app, "subscriptions", examples=("penstock mailboxes subscriptions",))
+def subscriptions(
+    session: Session,
+    mailbox: Annotated[
+        str | None,
+        typer.Argument(metavar="MAILBOX", help="Only this one.", show_default="all"),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="So many at most.")] = 100,
+) -> None:
+    """Which mailboxes are fed from which topics, and how far."""
+    with session.reach() as hub:
+        found = hub.mailboxes.subscriptions(mailbox, limit=limit)
+    if session.is_json:
+        table.print_json([_fed(one) for one in found])
+        return
+    table.print_table(
+        ("mailbox", "topic", "position", "since"),
+        ((one.mailbox, one.topic, str(one.position), show_time(one.created_at)) for one in found),
+        empty="No mailbox subscribes to a topic.",
+    )
+
+
+def _fed(found: MailboxSubscription) -> SubscriptionLine:
+    since = as_datetime(found.created_at).isoformat()
+    return SubscriptionLine(found.mailbox, found.topic, str(found.position), since)
 
 
 @command(
