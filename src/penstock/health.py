@@ -13,6 +13,10 @@ from penstock.entry import ScopeStats
 from penstock.errors import PenstockError
 from penstock.jobs.overview import Overview, look_over
 from penstock.ledger.fallback import Fallback
+from penstock.mailboxes.condition import check_mailboxes
+from penstock.mailboxes.feeder import Feeder
+from penstock.mailboxes.figures import MailboxFigures, measure_mailboxes
+from penstock.mailboxes.mailroom import MailRoom
 from penstock.model import Check, Instance, Lag, NewMessage, Pattern
 from penstock.ports.pipelines import PipelineStatus
 from penstock.settings import Settings
@@ -52,6 +56,8 @@ class Metrics(msgspec.Struct, frozen=True):
     jobs: Overview = Overview()
     pipelines: list[PipelineStatus] = []
     """How far each pipeline has come, without its options and places."""
+    mailboxes: MailboxFigures = MailboxFigures()
+    """As the process that measures sees them."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -61,7 +67,15 @@ class Health(msgspec.Struct, frozen=True):
     metrics: Metrics
 
 
-def measure(runtime: Runtime, lags: list[Lag] | None = None) -> Metrics:
+class Watched(Runtime, Protocol):
+    """What health is about."""
+
+    fallback: Fallback
+    mail: MailRoom
+    feeder: Feeder | None
+
+
+def measure(runtime: Watched, lags: list[Lag] | None = None) -> Metrics:
     store, now = runtime.store, runtime.clock.now()
     topics = store.topics.find(Pattern("*"))
     instances: list[Instance] = store.instances.alive()
@@ -92,13 +106,8 @@ def measure(runtime: Runtime, lags: list[Lag] | None = None) -> Metrics:
             msgspec.structs.replace(status, checkpoint="", options="")
             for status in store.pipelines.find()
         ],
+        mailboxes=measure_mailboxes(store, runtime.mail, runtime.feeder),
     )
-
-
-class Watched(Runtime, Protocol):
-    """What health is about."""
-
-    fallback: Fallback
 
 
 def report(runtime: Watched) -> Health:
@@ -114,6 +123,7 @@ def report(runtime: Watched) -> Health:
     metrics = measure(runtime, lags)
     checks += _job_checks(metrics.jobs, runtime.settings)
     checks += _pipeline_checks(metrics.pipelines)
+    checks += check_mailboxes(runtime.store, runtime.mail, runtime.feeder, metrics.mailboxes)
     return Health(worst(checks), checks, lags, metrics)
 
 

@@ -70,6 +70,7 @@ def test_subscriptions_are_found_by_mailbox_and_from_an_id_on(scribe: Scribe) ->
     assert scribe.store.feeds.find(after=made[0].id, limit=1) == made[1:2]
     assert scribe.store.feeds.find("nobody") == []
     assert scribe.store.feeds.ids() == [one.id for one in made]
+    assert scribe.store.feeds.count() == 3
 
 
 def test_many_move_on_in_one_step_and_never_back(scribe: Scribe, lease: Lease) -> None:

@@ -121,6 +121,10 @@ class DeliveryMetrics(msgspec.Struct, frozen=True):
     total_dropped: int
     slow_connections: int
     """Sockets that wait for their client to read."""
+    open_mailboxes: int = 0
+    """Mailboxes that are pushed to a socket."""
+    pushed_mail: int = 0
+    """Messages of mailboxes that were pushed."""
 
 
 class Counters:

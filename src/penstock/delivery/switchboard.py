@@ -365,6 +365,8 @@ class Switchboard:
             total_delivered=sum(topic.messages_delivered for topic in topics.values()),
             total_dropped=sum(topic.messages_dropped for topic in topics.values()),
             slow_connections=sum(1 for session in self.sessions if session.socket.is_paused),
+            open_mailboxes=len(self.mailboxes),
+            pushed_mail=self.mailboxes.pushed,
         )
 
     def _published(self) -> dict[str, int]:

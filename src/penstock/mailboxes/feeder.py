@@ -96,6 +96,8 @@ class Feeder(Service):
         self._newest = 0
         self._noted_at = 0
         self._has_failed = False
+        self.fed = 0
+        """Messages that it has put, each into one mailbox."""
 
     @property
     def is_feeding(self) -> bool:
@@ -382,6 +384,7 @@ class Feeder(Service):
             if outcome.error is not None:
                 self._audience.hold(move.member, outcome.error, now)
         put = sum(outcome.put for outcome in outcomes)
+        self.fed += put
         self._telemetry.emit("fed", messages=put, mailboxes=len(loads))
         return True
 

@@ -37,6 +37,7 @@ from penstock.mailboxes.box import Box, Entry, Limits, Scrub, Write, make_parent
 from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import STATE, WRITTEN, LogEntry, Segment, read_segment
 from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.figures import Tally
 from penstock.mailboxes.files import Files
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
@@ -127,6 +128,7 @@ class Folder:
                 hint="A box has at most two files; that many messages must fit into one.",
             )
         self.scrub: Scrub = settings.mailbox_scrub
+        self.tally = Tally()
         self.mutex = threading.RLock()
         self._boxes: dict[str, Box] = {}
         self._failure: BaseException | None = None
@@ -421,6 +423,7 @@ class Folder:
     def show(self, group: Group) -> None:
         """Those who wait may have it."""
         with self.mutex:
+            self.tally.count(group.answers)
             for box in group.boxes:
                 box.hidden_from = 0
         if group.boxes:
@@ -483,6 +486,26 @@ class Folder:
     @property
     def is_log_full(self) -> bool:
         return self._segment is not None and self._segment.is_full
+
+    @property
+    def log_bytes(self) -> int:
+        segment = self._segment
+        return 0 if segment is None else segment.end
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing can be put any more."""
+        return self._failure
+
+    @property
+    def known(self) -> int:
+        """Boxes in memory."""
+        return len(self._boxes)
+
+    def damaged(self) -> dict[str, str]:
+        """Of the boxes in memory, those that are stopped, and why."""
+        with self.mutex:
+            return {id: box.halted for id, box in self._boxes.items() if box.halted}
 
     @property
     def is_log_overfull(self) -> bool:

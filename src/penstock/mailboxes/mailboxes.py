@@ -238,14 +238,16 @@ class Mailbox:
         folder = self._ready().mail.folder
         with folder.locked(self.id) as box:
             look(box, folder)
-            return box.ack(folder, id, is_through=through) > 0
+            count = box.ack(folder, id, is_through=through)
+            folder.tally.acks += count
+            return count > 0
 
     def ack_and_peek(self, id: str) -> Mail | None:
         """Acknowledge the first message, and get the next."""
         folder = self._ready().mail.folder
         with folder.locked(self.id) as box:
             look(box, folder)
-            box.ack(folder, id, is_through=False)
+            folder.tally.acks += box.ack(folder, id, is_through=False)
             found = mails_of(box, folder, 1)
             return found[0] if found else None
 

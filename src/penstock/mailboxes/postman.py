@@ -85,6 +85,11 @@ class Postman(Service):
             self.nudge()
         return delivery
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for the disk."""
+        return len(self._queue)
+
     def nudge(self) -> None:
         try:
             self._bed.release()

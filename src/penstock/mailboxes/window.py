@@ -65,7 +65,9 @@ def _look_in(folder: Folder, ask: Ask, bytes_max: int) -> View:
             look(box, folder)
             for id, is_through in ask.acks:
                 try:
-                    acked.append(box.ack(folder, id, is_through=is_through) > 0)
+                    count = box.ack(folder, id, is_through=is_through)
+                    folder.tally.acks += count
+                    acked.append(count > 0)
                 except PenstockError as error:
                     acked.append(error)
             visible = box.visible

@@ -47,6 +47,8 @@ class FeedReader(Protocol):
     ) -> list[MailboxSubscription]:
         """All subscriptions with a higher id than `after`, or those of one mailbox, by id."""
 
+    def count(self) -> int: ...
+
     def ids(self) -> list[int]:
         """Of all subscriptions there are."""
 

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from penstock.delivery.stats import DeliveryMetrics, Latency, TopicDelivery
 from penstock.health import Metrics
 from penstock.jobs.overview import Pace
+from penstock.mailboxes.figures import MailboxFigures
 from penstock.ports.pipelines import PipelineStatus, State
 
 OPENMETRICS = "application/openmetrics-text"
@@ -132,6 +133,22 @@ _QUEUE: tuple[tuple[str, str, Callable[[Metrics], float | None]], ...] = (
 )
 
 
+_MAILBOXES: tuple[tuple[str, Kind, str, Callable[[MailboxFigures], float]], ...] = (
+    ("mailboxes_known", "gauge", "Mailboxes this instance used lately", lambda m: m.known),
+    ("mailboxes_damaged", "gauge", "Of them, those to be repaired", lambda m: m.damaged),
+    ("mailboxes_failed", "gauge", "1: the disk failed, nothing is put", lambda m: m.is_failed),
+    ("mailbox_puts", "counter", "Messages put", lambda m: m.puts),
+    ("mailbox_acks", "counter", "Messages acknowledged", lambda m: m.acks),
+    ("mailbox_quota_refusals", "counter", "Refused by full ones", lambda m: m.quota_refusals),
+    ("mailbox_waiting_puts", "gauge", "Puts that wait for the disk", lambda m: m.waiting_puts),
+    ("mailbox_log_bytes", "gauge", "In the commit log", lambda m: m.log_bytes),
+    ("mailbox_subscriptions", "gauge", "Mailboxes fed from topics", lambda m: m.subscriptions),
+    ("mailbox_feeding", "gauge", "1: this instance feeds them", lambda m: m.is_feeding),
+    ("mailbox_fed", "counter", "Messages of topics put into them", lambda m: m.fed),
+    ("mailbox_feeds_behind", "gauge", "Subscriptions that catch up", lambda m: m.behind),
+    ("mailbox_feeds_full", "gauge", "Subscriptions that wait for room", lambda m: m.full),
+)
+
 _STATES = ("pending", "scheduled", "waiting", "processing", "completed", "failed", "cancelled")
 
 _PACE: tuple[tuple[str, str, Callable[[Pace], float | None]], ...] = (
@@ -181,6 +198,7 @@ class Figures(Collector):
                 yield GaugeMetricFamily(f"penstock_queue_{name}", help, found)
         yield from self._jobs()
         yield from self._ledger()
+        yield from self._mailboxes()
         yield from self._pipelines()
 
     def _pipelines(self) -> Iterable[Metric]:
@@ -198,6 +216,18 @@ class Figures(Collector):
                 if (figure := value(found)) is not None:
                     metric.add_metric([found.name], figure)
             yield metric
+
+    def _mailboxes(self) -> Iterable[Metric]:
+        found = self._queue.mailboxes
+        for name, kind, help, value in _MAILBOXES:
+            family = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
+            yield family(f"penstock_{name}", help, value(found))
+        yield GaugeMetricFamily(
+            "penstock_mailboxes_open", "That are pushed to a socket", self._delivery.open_mailboxes
+        )
+        yield CounterMetricFamily(
+            "penstock_mailbox_pushed", "Messages pushed to sockets", self._delivery.pushed_mail
+        )
 
     def _ledger(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(

@@ -70,6 +70,10 @@ class SqliteFeedReader:
                 rows = fetch_all(connection, SQL["find_of_mailbox"], (*values, mailbox))
         return [_subscription(row, epoch) for row in rows]
 
+    def count(self) -> int:
+        with self._pool.read() as connection:
+            return int(fetch_value(connection, SQL["count"]))
+
     def ids(self) -> list[int]:
         with self._pool.read() as connection:
             return [row[0] for row in fetch_all(connection, SQL["ids"])]

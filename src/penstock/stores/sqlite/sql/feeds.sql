@@ -21,6 +21,9 @@ FROM penstock_mailbox_subscriptions WHERE mailbox = ?3 AND id > ?1 ORDER BY id L
 -- ids --
 SELECT id FROM penstock_mailbox_subscriptions;
 
+-- count --
+SELECT count(*) FROM penstock_mailbox_subscriptions;
+
 -- delete --
 DELETE FROM penstock_mailbox_subscriptions
 WHERE mailbox = ?1 AND (?2 IS NULL OR topic = ?2)
