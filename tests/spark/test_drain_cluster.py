@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ class Drainer:
     def __init__(self, url: str, complaints: Path) -> None:
         self._complaints = complaints
         self.application = "none"
+        self._heard = b""
         with complaints.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, str(DRIVER), url],
@@ -42,9 +44,12 @@ class Drainer:
     def says(self) -> Any:
         out = self._process.stdout
         assert out is not None
-        assert is_readable(out, PATIENCE_SECONDS), self._complaints.read_text()
-        line = out.readline()
-        assert line, self._complaints.read_text()
+        while b"\n" not in self._heard:
+            assert is_readable(out, PATIENCE_SECONDS), self._complaints.read_text()
+            piece = os.read(out.fileno(), 65536)
+            assert piece, self._complaints.read_text()
+            self._heard += piece
+        line, _, self._heard = self._heard.partition(b"\n")
         return json.loads(line)
 
     def executors(self) -> list[psutil.Process]:

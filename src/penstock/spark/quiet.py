@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 LOGS_MAX = 10
 """Logs of earlier runs that are kept."""
 STDERR = 2
+CHATTY = ("DataFrameQueryContextLogger", "SQLQueryContextLogger", "py4j")
+"""What pyspark itself logs here: errors that it also raises, whole stacks in one line."""
 
 
 def started_quietly(
@@ -33,6 +36,8 @@ def started_quietly(
     """The process's session, and the file with its log; empty if the log goes to the terminal."""
     if is_verbose:
         return session(app, master=master, conf=conf, ui=ui), ""
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     file = _new_log(Path(beside(settings, ".pipelines")) / "logs")
     with _said_to(file):
         return session(app, master=master, conf=conf, ui=ui), str(file)
