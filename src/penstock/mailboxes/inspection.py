@@ -72,11 +72,10 @@ class BoxFiles(msgspec.Struct, frozen=True):
     records: list[tuple[int, Record]]
     """With the numbers of their files."""
     findings: list[Finding]
-    files: list[int]
-
-    @property
-    def read_seq(self) -> int:
-        return 1 if self.state is None else self.state.read_seq
+    read_seq: int
+    """The first that is not acknowledged. Without a state, all are that."""
+    gaps: list[tuple[int, int]]
+    """Numbers, first and last, of messages that were promised and are gone."""
 
     @property
     def waiting(self) -> dict[int, Record]:
@@ -114,7 +113,7 @@ def read_box(folder: Folder, path: str, digest: bytes) -> BoxFiles:
     try:
         names = folder.disk.list(path)
     except (FileNotFoundError, NotADirectoryError):
-        return BoxFiles(None, NOTHING, [], [], [])
+        return BoxFiles(None, NOTHING, [], [], 1, [])
     return _Looking(folder, path, digest, names).look()
 
 
@@ -126,6 +125,7 @@ class _Looking:
         self._names = names
         self._name = path.removeprefix(f"{folder.root}/")
         self._findings: list[Finding] = []
+        self._first_seqs: list[int] = []
         self._records: list[tuple[int, Record]] = []
         self._files = message_files(names)
         self._state = read_state(folder.disk, path)[0]
@@ -140,10 +140,15 @@ class _Looking:
             self._files = [file for file in self._files if file >= self._state.read_file]
         for file in self._files:
             self._look_at_file(file)
-        self._look_for_gaps()
+        gaps = list(self._look_for_gaps())
         # Its name is known once a header was read.
         findings = [msgspec.structs.replace(f, mailbox=self._name) for f in self._findings]
-        return BoxFiles(self._state, self._whole, self._records, findings, self._files)
+        return BoxFiles(self._state, self._whole, self._records, findings, self._read_seq(), gaps)
+
+    def _read_seq(self) -> int:
+        if self._state is not None:
+            return self._state.read_seq
+        return min([*self._first_seqs, *[record.seq for _, record in self._records]], default=1)
 
     def _find(self, file: str, reason: str, start: int = 0, end: int = 0, **more: object) -> None:
         place = f"{self._path}/{file}".removeprefix(f"{self._folder.root}/")
@@ -196,23 +201,26 @@ class _Looking:
             self._find(name, f"it is file {header.file} of {header.id!r}", 0, len(content))
             return None
         self._name = header.id
+        self._first_seqs.append(header.first_seq)
         for start in (0, COPY_SIZE):
             if content[start : start + COPY_SIZE] != header.encode()[:COPY_SIZE]:
                 reason = "one of two headers is damaged"
                 self._find(name, reason, start, start + COPY_SIZE, is_harmless=True)
         return header.salt
 
-    def _look_for_gaps(self) -> None:
+    def _look_for_gaps(self) -> Iterator[tuple[int, int]]:
         """Numbers that nobody has acknowledged, and that are nowhere."""
-        read_seq = 1 if self._state is None else self._state.read_seq
+        read_seq = self._read_seq()
+        is_damaged = any(not finding.is_harmless for finding in self._findings)
         spans = sorted((record.seq, record.last_seq) for _, record in self._records)
-        if self._state is None and spans:
-            read_seq = spans[0][0]
         for first, last in missing_spans(spans, read_seq, self._whole[2]):
             reason = f"messages {first} to {last} are gone"
             count = last - first + 1
-            is_harmless = first == read_seq and first >= self._whole[2]
+            # Without damage there are none before a file that begins later: power was lost.
+            is_harmless = not is_damaged and first == read_seq >= self._whole[2]
             self._find(f"{PREFIX}*", reason, missing=count, is_harmless=is_harmless)
+            if not is_harmless:
+                yield first, last
 
 
 def missing_spans(spans: list[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:

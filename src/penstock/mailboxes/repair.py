@@ -14,7 +14,7 @@ import msgspec
 from penstock.mailboxes.box import Box, path_of
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.folder import Folder, number_of
-from penstock.mailboxes.inspection import BoxFiles, Finding, missing_spans, read_box
+from penstock.mailboxes.inspection import BoxFiles, Finding, read_box
 from penstock.mailboxes.record import HEADER_SIZE, Header, Type, encode_range, encode_record
 from penstock.mailboxes.recovery import QUARANTINE, keep, message_files
 from penstock.mailboxes.state import NAME, State
@@ -93,12 +93,10 @@ class _Repair:
     def _new_file(self) -> tuple[bytes, State]:
         found, old = self._found, self._old
         spans = sorted((record.seq, record.last_seq) for _, record in found.records)
-        first = old.read_seq
-        if found.state is None and spans:
-            first = spans[0][0]
+        first = found.read_seq
         end = max([first, old.write_seq, *[last + 1 for _, last in spans]])
         parts = {seq: record for seq, record in found.waiting.items() if seq >= first}
-        gaps = dict(self._gaps(spans, first))
+        gaps = dict(found.gaps)
         header = Header(self._box.id, self._number, self._folder.new_salt(), first, self._now)
         data = bytearray(header.encode())
         expected, count, has_quota = first, 0, False
@@ -134,12 +132,6 @@ class _Repair:
         if end > expected:
             data += self._range(Type.VOID, expected, end - 1, header, len(data))
         return bytes(data), self._state(first, end, len(data), count, not has_quota)
-
-    def _gaps(self, spans: list[tuple[int, int]], first: int) -> list[tuple[int, int]]:
-        """What is gone, as far as anybody was promised it."""
-        promised = self._found.whole[2]
-        gone = missing_spans([span for span in spans if span[1] >= first], first, promised)
-        return [(start, last) for start, last in gone if start != first or start < promised]
 
     def _range(self, type: Type, first: int, last: int, header: Header, offset: int) -> bytes:
         return encode_range(type, first, last, self._now, header.salt, offset)
