@@ -26,6 +26,7 @@ from penstock.errors import (
 )
 from penstock.model import NewMessage
 from penstock.spark.batch import FilteringBatchReader
+from penstock.spark.entities import ENTITIES
 from penstock.spark.ranges import Range, divide
 from penstock.stores.sqlite.migrate import downgrade
 from penstock.testing import FakeClock
@@ -239,7 +240,7 @@ def test_what_was_published_can_be_counted_also_after_it_expired(
 
 def test_an_empty_database_an_empty_range_and_one_row(hub: penstock.Hub, path: Path) -> None:
     hub.topics.position()
-    for entity in ("messages", "job_events", "ledger_events", "jobs", "dead_letters", "topics"):
+    for entity in ENTITIES:
         assert read_batch(path, entity=entity) == []
 
     hub.topics.publish("a", 1)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import penstock
 from penstock.spark import advance_group, session
+from penstock.spark.entities import ENTITIES
 from penstock.spark.offsets import Offset
 from tests.factories import file_url
 
@@ -94,11 +95,9 @@ def test_every_entity_is_a_frame(hub: penstock.Hub, read: Read) -> None:
     hub.topics.publish("a", 1, headers={"h": "v"})
     hub.jobs.enqueue("q", "t", {"n": 1})
     hub.ledger.mark_processed("s", "k")
+    hub.mailboxes.open("ann").put({"n": 1})
 
-    counts = {
-        entity: len(read(entity=entity).collect())
-        for entity in ("messages", "job_events", "ledger_events", "jobs", "dead_letters", "topics")
-    }
+    counts = {entity: len(read(entity=entity).collect()) for entity in ENTITIES}
     assert counts == {
         "messages": 1,
         "job_events": 1,
@@ -106,6 +105,7 @@ def test_every_entity_is_a_frame(hub: penstock.Hub, read: Read) -> None:
         "jobs": 1,
         "dead_letters": 0,
         "topics": 1,
+        "mailboxes": 1,
     }
     [row] = read(includeHeaders="true").collect()
     assert [(header.key, bytes(header.value)) for header in row.headers] == [("h", b"v")]

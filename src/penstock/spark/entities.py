@@ -334,7 +334,26 @@ TOPICS = Entity(
     ),
 )
 
+# Not in the store, but in files beside it: read by `mailbox_rows`, not by a scanner.
+MAILBOXES = Entity(
+    "mailboxes",
+    "topics",
+    (
+        Field("mailbox", _TEXT, ("mailbox",), _plain("mailbox")),
+        Field("message_id", _TEXT, ("id",), _plain("id")),
+        Field("seq", _LONG, ("seq",), _plain("seq")),
+        Field("timestamp", _TIME, ("at",), _plain("at")),
+        Field("kind", _TEXT, ("kind",), _plain("kind")),
+        Field("type", _TEXT, ("type",), _plain("type")),
+        Field("topic", _TEXT, ("topic",), _plain("topic")),
+        Field("value", BinaryType(), ("body", "encoding"), _payload("body", "encoding")),
+        Field("content_type", _TEXT, ("encoding",), _content_types("encoding")),
+        Field("missing", _LONG, ("missing",), _plain("missing")),
+    ),
+    has_payload=True,
+)
+
 ENTITIES: dict[str, Entity] = {
     entity.name: entity
-    for entity in (MESSAGES, JOB_EVENTS, LEDGER_EVENTS, JOBS, DEAD_LETTERS, TOPICS)
+    for entity in (MESSAGES, JOB_EVENTS, LEDGER_EVENTS, JOBS, DEAD_LETTERS, TOPICS, MAILBOXES)
 }

@@ -116,7 +116,7 @@ class RangeReader:
                     report_loss(options, after, lost)
                 if found.count:
                     columns = dict(zip(stored, found.columns, strict=True))
-                    yield _batch(columns, fields, arrow, found.count, as_json=options.as_json)
+                    yield make_batch(columns, fields, arrow, as_json=options.as_json)
                 after = found.through
         finally:
             scanner.close()
@@ -141,11 +141,10 @@ def report_loss(options: SourceOptions, after: int, lost: dict[str, int]) -> Non
     )
 
 
-def _batch(
+def make_batch(
     columns: Columns,
     fields: tuple[Field, ...],
     schema: pa.Schema,
-    count: int,
     *,
     as_json: bool,
 ) -> pa.RecordBatch:

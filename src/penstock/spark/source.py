@@ -9,7 +9,8 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidOption
 from penstock.spark.batch import BatchReader, FilteringBatchReader
-from penstock.spark.entities import ENTITIES
+from penstock.spark.entities import ENTITIES, MAILBOXES
+from penstock.spark.mailbox_rows import MailboxReader
 from penstock.spark.options import check_batch, check_stream, parse_source
 from penstock.spark.stream import StreamReader
 
@@ -24,6 +25,8 @@ def schema(options: Mapping[str, str]) -> StructType:
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     parsed = parse_source(options, ENTITIES)
     check_batch(parsed)
+    if parsed.entity == MAILBOXES.name:
+        return MailboxReader(parsed, schema)
     # Spark refuses a reader that takes filters while its own switch for that is off, and does not
     # say here whether it is: the user does.
     return (FilteringBatchReader if parsed.pushdown else BatchReader)(parsed, schema)
