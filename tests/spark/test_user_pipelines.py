@@ -246,6 +246,20 @@ def test_a_piece_of_the_past_is_done_once_and_apart(
     assert "penstock pipeline reset totals" in raised.value.hint
 
 
+def test_a_piece_of_the_past_can_come_from_the_lake(
+    spark: SparkSession, hub: penstock.Hub, url: str
+) -> None:
+    """S6: what is archived, and what is not yet, each once."""
+    run("archive", url, spark=spark)
+    publish(hub, ("ann", 1.0))
+    hub.topics.trim("orders", keep=2)
+    status = run(totals, url, spark=spark, source="lake")
+
+    assert (status.state, status.rows) == ("finished", 4)
+    found = {m.key: m.payload["orders"] for m in hub.topics.read("totals")}
+    assert found == {"ann": 3, "bob": 1}
+
+
 @pytest.mark.parametrize(
     ("column", "text"),
     [

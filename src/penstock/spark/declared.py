@@ -151,7 +151,8 @@ class PipelineFunction:
         """A piece of the past, in one batch. The same piece again writes nothing."""
         started = time.monotonic()
         if run.source == "lake":
-            rows = tables.read_lake(run, self.source.topics)
+            value_format = self._source_options.get("valueFormat", "raw")
+            rows = tables.read_lake(run, self.source.topics, value_format=value_format)
         else:
             rows = run.read(**self._source_options)
         piece = f"{run.source}:{run.since or ''}:{run.until or ''}"

@@ -67,6 +67,21 @@ def _refuse_strangers(files: Any, root: Any, run: Run, name: str) -> None:
         )
 
 
-def read_lake(run: Run, topics: tuple[str, ...]) -> DataFrame:
-    """Messages of these topics from the lake, between the run's times."""
-    raise InvalidInput("There is no lake to read from yet.", hint="Leave out --from lake.")
+def read_lake(run: Run, topics: tuple[str, ...], *, value_format: str = "raw") -> DataFrame:
+    """Messages of these topics between the run's times: from the lake, and from the log where
+    they are not in the lake yet."""
+    if not topics:
+        raise InvalidInput(f"{run.name} reads events, and the lake has messages only.")
+    # Imported here: most pipelines read no lake.
+    from penstock.spark.lake import read_topic
+
+    rows = read_topic(
+        topics,
+        url=run.url,
+        spark=run.spark,
+        since=run.since,
+        until=run.until,
+        value_format="json" if value_format == "json" else "raw",
+        lake=run.lake,
+    )
+    return rows.drop("headers")
