@@ -80,6 +80,8 @@ def _load_without_files(box: Box, shelf: Shelf) -> None:
         tell_lost(box, shelf, box.read_seq, box.whole[2] - 1)
         _begin_with_gap(box, shelf, box.read_seq, box.whole[2] - 1)
         box.read_file, box.read_msg, box.read_byte = box.write_file, 0, HEADER_SIZE
+    else:
+        box.read_seq = box.next_seq  # What is in between was never promised.
 
 
 def tell_lost(box: Box, shelf: Shelf, first: int, last: int) -> None:
