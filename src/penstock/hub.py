@@ -367,10 +367,12 @@ class Runtime:
                 *(self.sweeper, self.upkeep, self.doorbell, self.keeper, self.claims, self.desk),
             ):
                 service.stop(STOP_SECONDS)
-            self.mail.close()
-            self.committer.stop()
-            self.executor.shutdown()
-            self.store.close()
+            try:
+                self.mail.close()
+            finally:
+                self.committer.stop()
+                self.executor.shutdown()
+                self.store.close()
 
     def _mailboxes_root(self) -> str:
         return self.settings.mailboxes or str(self.store.beside(".mailboxes"))

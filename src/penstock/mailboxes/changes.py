@@ -27,7 +27,11 @@ class Changes:
         self._disk = disk
         self._file = disk.open(path, os.O_RDWR | os.O_CREAT)
         # All of it has its place on disk: a page that found none would end the process.
-        disk.allocate(self._file, SIZE + SLOTS)
+        try:
+            disk.allocate(self._file, SIZE + SLOTS)
+        except OSError:
+            disk.close(self._file)
+            raise
         self._memory = mmap.mmap(self._file, SIZE + SLOTS)
         self._place: int | None = None
         self._own = 0
@@ -74,7 +78,9 @@ class Changes:
         """Whether any process wants to be told."""
         return self._memory.find(b"\1", SIZE) >= 0
 
-    def close(self) -> None:
-        self.say_waiting(False)
+    def close(self, *, is_own: bool = True) -> None:
+        """Not its own: in a forked child, whose parent goes on waiting."""
+        if is_own:
+            self.say_waiting(False)
         self._memory.close()
         self._disk.close(self._file)

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -148,13 +148,19 @@ class Folder:
         self._checkpointing = threading.Lock()
         self.booted_at = self.disk.booted_at()
         self.depth = self._open_layout(settings.mailbox_depth)
-        self._locks = self.disk.open(f"{root}/locks", os.O_RDWR | os.O_CREAT)
-        self._reserve = Reserve(self.disk, f"{root}/reserve", settings.mailbox_reserve_bytes)
-        self._changes = Changes(self.disk, f"{root}/changes")
-        self.changing = self._changes.begin
         self.seen = 0
-        self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
-        self.recovered = self.recover()
+        with ExitStack() as opened:
+            opened.callback(self.files.close)
+            self._locks = self.disk.open(f"{root}/locks", os.O_RDWR | os.O_CREAT)
+            opened.callback(self.disk.close, self._locks)
+            self._reserve = Reserve(self.disk, f"{root}/reserve", settings.mailbox_reserve_bytes)
+            self._changes = Changes(self.disk, f"{root}/changes")
+            opened.callback(self._changes.close)
+            self.changing = self._changes.begin
+            self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
+            opened.callback(self.arrivals.stop)
+            self.recovered = self.recover()
+            opened.pop_all()
 
     # For boxes
 
@@ -757,11 +763,11 @@ class Folder:
         self._failure = MailboxesFailed("This hub's mailboxes belong to another process.")
         self._is_closed = True
         self.arrivals.abandon()
-        self._close_files()
+        self._close_files(is_own=False)
 
-    def _close_files(self) -> None:
+    def _close_files(self, *, is_own: bool = True) -> None:
         self.files.close()
-        self._changes.close()
+        self._changes.close(is_own=is_own)
         for segment in (self._segment, self._spare):
             if segment is not None:
                 segment.close()
