@@ -58,7 +58,6 @@ def test_the_list_has_the_built_in_pipelines_and_those_of_modules(terminal: Term
     shown = terminal.done("pipeline", "list", "-m", "shop")
     [line] = [line for line in shown.lines if line.startswith("totals")]
     assert "What each customer has ordered" in line
-    assert "--currency --top" in line
     assert "shop:totals" in line
     assert any(line.startswith("drain") for line in shown.lines)
 
@@ -73,6 +72,13 @@ def test_the_list_has_the_built_in_pipelines_and_those_of_modules(terminal: Term
     }
     assert found["drain"]["home"] == "built in"
     assert "totals" not in {one["name"] for one in terminal.done("pipeline", "list", "--json").json}
+
+
+def test_one_is_shown_with_its_options(terminal: Terminal) -> None:
+    shown = terminal.done("pipeline", "list", "shop:totals")
+    assert shown.lines[0] == "totals: What each customer has ordered (shop:totals)"
+    [line] = [line for line in shown.lines if line.startswith("--currency")]
+    assert line.split() == ["--currency", "EUR", "Which", "currency."]
 
 
 def test_modules_can_be_a_setting(terminal: Terminal) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -21,12 +21,17 @@ from penstock.cli.pipeline_options import (
     Source,
     Until,
     find_all,
+    find_one,
     parse_run,
+    settings_for,
 )
 from penstock.cli.session import Session, command, confirm
 from penstock.clock import SystemClock, seconds
 from penstock.hub import Hub
 from penstock.ports.pipelines import PipelineStatus
+
+if TYPE_CHECKING:
+    from penstock.spark.registry import Pipeline
 
 app = typer.Typer(
     help="Run pipelines on Spark, see how they are doing, begin anew.",
@@ -57,11 +62,25 @@ class PipelineLine(msgspec.Struct, frozen=True):
 @command(
     app,
     "list",
-    examples=("penstock pipeline list", "penstock pipeline list -m shop --json"),
+    examples=(
+        "penstock pipeline list",
+        "penstock pipeline list archive                    # its options",
+        "penstock pipeline list -m shop --json",
+    ),
 )
-def list_pipelines(session: Session, modules: Modules = None) -> None:
+def list_pipelines(
+    session: Session,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME…]", help="Only these, with their options."),
+    ] = None,
+    modules: Modules = None,
+) -> None:
     """Pipelines that can be run: those that come with penstock, and those of your modules."""
-    found = find_all(session, modules)
+    if names:
+        found = [find_one(session, name, modules) for name in names]
+    else:
+        found = find_all(session, modules)
     if session.is_json:
         table.print_json(
             [
@@ -84,17 +103,13 @@ def list_pipelines(session: Session, modules: Modules = None) -> None:
             ]
         )
         return
+    if names:
+        for one in found:
+            _print_options(one)
+        return
     table.print_table(
-        ("pipeline", "what it does", "options", "from"),
-        (
-            (
-                one.name,
-                one.summary,
-                " ".join(f"--{option.name.replace('_', '-')}" for option in one.options),
-                one.home,
-            )
-            for one in found
-        ),
+        ("pipeline", "what it does", "from"),
+        ((one.name, one.summary, one.home) for one in found),
     )
 
 
@@ -195,9 +210,7 @@ def show_status(
     with session.reach() as hub:
         # A server does not tell where things lie.
         found = (
-            hub._open().store.pipelines.find()
-            if isinstance(hub, Hub)
-            else hub.metrics().pipelines
+            hub._open().store.pipelines.find() if isinstance(hub, Hub) else hub.metrics().pipelines
         )
     chosen = [one for one in found if not names or one.name in names]
     for name in names or []:
@@ -248,7 +261,6 @@ def reset_pipeline(
 
     What it has written to topics and queues stays, and is written a second time.
     """
-    from penstock.cli.pipeline_options import find_one, settings_for
     from penstock.spark.reset import reset
 
     settings = settings_for(session, lake=lake, checkpoints=checkpoints)
@@ -306,6 +318,22 @@ def package_pipelines(
     table.say(f"penstock pipeline run NAME --master MASTER {found[0].conf}")
     if dependencies is not None:
         table.say(f"    {found[1].conf}")
+
+
+def _print_options(pipeline: Pipeline) -> None:
+    table.say(f"{pipeline.name}: {pipeline.summary} ({pipeline.home})")
+    table.print_table(
+        ("option", "default", "what it says"),
+        (
+            (
+                f"--{option.name.replace('_', '-')}",
+                "" if option.default in (None, (), []) else str(option.default),
+                option.help,
+            )
+            for option in pipeline.options
+        ),
+        empty="It has no options of its own.",
+    )
 
 
 def _last_batch(status: PipelineStatus) -> str:
