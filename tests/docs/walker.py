@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 300.0
 
 
 class Wrong(Exception):
