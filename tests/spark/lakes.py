@@ -83,10 +83,10 @@ class ArchiveEngine(Engine):
             self.folder.claim(self.store, self._clock)
             with writing(self.store) as transaction:
                 transaction.lake.hold(topics or ("*",), now=self._clock.now())
+            on_step("held")
         except BaseException:
             self.store.close()
             raise
-        on_step("held")
         self._reader = ArchiveReader(
             parse_source(given, ENTITIES),
             lake=str(self.folder.path),

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock import codec
 from penstock.errors import InvalidOption
@@ -33,15 +33,16 @@ def parse_payloads(rows: DataFrame, schema: str | StructType) -> DataFrame:
     that, and what is no JSON object at all, is told in `_error`.
     """
     wanted = schema if isinstance(schema, StructType) else struct_of(schema)
-    whole = StructType(wanted.fields).add(_UNPARSED, StringType())
+    whole = StructType([*wanted.fields, StructField(_UNPARSED, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNPARSED}
     text = fn.col("value").cast("string")
     is_json = fn.col("content_type") == fn.lit(JSON)
-    parsed = fn.when(is_json, fn.from_json(text, whole, options))
+    is_object = is_json & text.rlike(r"^\s*\{")
+    parsed = fn.when(is_object, fn.from_json(text, whole, options))
     error = (
         fn.when(~is_json, fn.concat(fn.lit("not JSON but "), fn.col("content_type")))
         .when(fn.col("value").isNull(), fn.lit("no payload"))
-        .when(~fn.ltrim(text).startswith("{"), fn.lit("not a JSON object"))
+        .when(~is_object, fn.lit("not a JSON object"))
         .when(fn.col("payload").isNull(), fn.lit("not JSON"))
         .when(fn.col(f"payload.{_UNPARSED}").isNotNull(), fn.lit("not JSON of this schema"))
     )

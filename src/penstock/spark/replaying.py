@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as fn
 
 from penstock import codec
-from penstock.clock import Clock, SystemClock
+from penstock.clock import SECOND, Clock, Micros, SystemClock
 from penstock.errors import InvalidOption, StagingDamaged
 from penstock.model import check_name, check_topic
 from penstock.ports import Store
@@ -162,13 +161,21 @@ class Replayer:
 
     def plan(self, rows: DataFrame, *, rate: float | None) -> Replay:
         """Look the rows up and enter the replay."""
-        home = self._home()
-        folder = home / uuid.uuid4().hex
+        folder = self.new_folder()
         choose(rows, self._plan).orderBy("offset").write.parquet(str(folder))
         self._on_step("looked up")
+        return self.enter(folder, rate=rate)
+
+    def new_folder(self) -> Path:
+        """For the rows: Parquet files whose names are in the order of the messages."""
+        return self._home() / uuid.uuid4().hex
+
+    def enter(self, folder: Path, *, rate: float | None) -> Replay:
+        """From now on the rows in this folder are the replay's."""
         files = sorted(folder.glob("*.parquet"))
         found = [(path.name, pq.read_metadata(path).num_rows, sync_file(path)) for path in files]
-        sync_folders(home.parent, [folder.relative_to(home.parent)])
+        top = self._home().parent
+        sync_folders(top, [folder.relative_to(top)])
         chunk = CHUNK_ROWS if rate is None else round(rate / CHUNKS_PER_SECOND)
         staged = Staged(str(folder), found, min(max(1, chunk), CHUNK_ROWS))
         replay = Replay(
@@ -199,9 +206,9 @@ class Replayer:
         # The last one that is known may have been counted in the moment before a crash: it comes
         # again, and changes nothing.
         number = 0 if last is None else last.number
-        began, rows = time.monotonic(), 0
+        began, rows = self._clock.monotonic(), 0
         for chunk in self._chunks(staged, skip=number):
-            if wait(0 if rate is None else max(0.0, began + rows / rate - time.monotonic())):
+            if wait(self._until(began, rows, rate)):
                 return False
             self._commit(number, chunk)
             self._on_step(f"chunk {number}")
@@ -211,8 +218,18 @@ class Replayer:
         with writing(self._store) as transaction:
             transaction.lake.finish_replay(replay.id, now=self._clock.now())
         self._on_step("finished")
-        shutil.rmtree(self._home(), ignore_errors=True)
+        self.clean()
         return True
+
+    def clean(self) -> None:
+        """Remove the rows of a replay that is finished."""
+        shutil.rmtree(self._home(), ignore_errors=True)
+
+    def _until(self, began: Micros, rows: int, rate: float | None) -> float:
+        """Seconds until the next rows may be written, so many being written since it began."""
+        if rate is None:
+            return 0.0
+        return max(0.0, rows / rate - (self._clock.monotonic() - began) / SECOND)
 
     def _commit(self, number: int, rows: pa.RecordBatch) -> None:
         target = Target.parse(self._plan.to)

@@ -45,6 +45,7 @@ def run(run: Run) -> None:
                 rows = parse_payloads(rows, plan.schema)
             found = replayer.plan(rows, rate=rate)
         if found.finished_at is not None:
+            replayer.clean()
             return
         left, last_at = found.rows, time.monotonic()
 

@@ -1,0 +1,34 @@
+"""An archive to be killed. Run as a script: URL [STEP MARK].
+
+At the step it writes the mark and stands still, until somebody kills it. Without a step it says
+so in the mark, if there is one, when the query has started, and runs to the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from penstock.spark import session
+from penstock.spark.options import settings_of
+from penstock.spark.registry import find
+from penstock.spark.running import Order, Runner
+
+
+def main(url: str, step: str = "", mark: str = "") -> None:
+    def on_step(name: str) -> None:
+        if name == step:
+            Path(mark).write_text(name)
+            time.sleep(600)
+        elif name == "start" and mark:
+            Path(mark).write_text(name)
+
+    options = {"rows_per_batch": 500}
+    with Runner(settings_of(url), session(master="local[2]"), on_step=on_step) as runner:
+        status = runner.run(Order(find("archive"), options))
+    print(status.rows)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,152 @@
+"""A real Spark driver killed while it archives, and started again (S3)."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+import penstock
+from penstock.model import Retention
+from tests.spark.lakes import rows_in_lake, store_of
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(900)]
+
+DRIVER = Path(__file__).with_name("archive_driver.py")
+PATIENCE_SECONDS = 240.0
+TOPICS = ("orders", "users", "Größe")
+
+
+class Archives:
+    """Drivers on one database, one after the other, and what was published for them."""
+
+    def __init__(self, hub: penstock.Hub, path: Path) -> None:
+        self.hub = hub
+        self.path = path
+        self.complaints = path.with_name("complaints")
+        self.mark = path.with_name("mark")
+        self.published: Counter[tuple[str, int]] = Counter()
+
+    def publish(self, count: int) -> None:
+        for number in range(count):
+            topic = TOPICS[number % len(TOPICS)]
+            payloads = range(10 * number, 10 * number + 10)
+            receipts = self.hub.topics.publish_many(topic, payloads)
+            self.published.update((topic, receipt.id) for receipt in receipts)
+
+    def start(self, *arguments: object) -> subprocess.Popen[bytes]:
+        self.mark.unlink(missing_ok=True)
+        with self.complaints.open("wb") as stderr:
+            return subprocess.Popen(
+                [sys.executable, str(DRIVER), self.hub.url, *map(str, arguments)],
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                cwd=DRIVER.parents[2],
+                env={**os.environ, "PATH": "/usr/bin:/bin"},
+            )
+
+    def wait_for_mark(self, driver: subprocess.Popen[bytes]) -> None:
+        wait_until(
+            lambda: self.mark.exists() or driver.poll() is not None,
+            "the driver is where it was to be",
+            seconds=PATIENCE_SECONDS,
+        )
+        assert self.mark.exists(), self.complaints.read_text()
+
+    def run_to_the_end(self) -> None:
+        driver = self.start()
+        try:
+            assert driver.wait(PATIENCE_SECONDS) == 0, self.complaints.read_text()
+        finally:
+            kill_with_children(driver)
+
+    def sweep(self) -> None:
+        """What is not archived must survive this."""
+        with store_of(self.path) as store:
+            writer = store.open_writer()
+            for topic in TOPICS:
+                with writer.transaction() as transaction:
+                    transaction.topics.sweep(
+                        topic, Retention(messages_max=1), now=2**50, limit=100_000
+                    )
+            writer.close()
+
+    def check(self) -> None:
+        rows = rows_in_lake(self.path)
+        assert Counter((row["topic"], row["offset"]) for row in rows) == self.published
+
+
+def kill_with_children(driver: subprocess.Popen[bytes]) -> None:
+    if driver.poll() is not None:
+        return
+    family = [psutil.Process(driver.pid)]
+    family += family[0].children(recursive=True)
+    for member in family:
+        member.kill()
+    driver.wait()
+    psutil.wait_procs(family, timeout=60)
+
+
+@pytest.fixture
+def archives(java_home: Path, hub: penstock.Hub, path: Path) -> Archives:
+    return Archives(hub, path)
+
+
+@pytest.mark.parametrize("step", ["hold"])
+def test_a_driver_killed_amid_the_entry_of_a_batch_loses_nothing_and_repeats_nothing(
+    archives: Archives, step: str
+) -> None:
+    archives.publish(200)
+    victim = archives.start(step, archives.mark)
+    try:
+        archives.wait_for_mark(victim)
+    finally:
+        kill_with_children(victim)
+    archives.sweep()
+
+    archives.run_to_the_end()
+
+    archives.check()
+
+
+def kill_at_random(archives: Archives, kills: int) -> int:
+    """So many drivers are killed, each at a random moment after its query has started. How many
+    were still at it."""
+    chance = random.Random()
+    hit = 0
+    for _ in range(kills):
+        archives.publish(300)
+        victim = archives.start("", archives.mark)
+        family: list[psutil.Process] = []
+        try:
+            archives.wait_for_mark(victim)
+            time.sleep(chance.uniform(0, 6))  # The moment is the point.
+            family = (
+                psutil.Process(victim.pid).children(recursive=True) if victim.poll() is None else []
+            )
+            hit += victim.poll() is None
+            # The driver alone: its JVM and its tasks find out by themselves, a little later.
+            victim.kill()
+            victim.wait()
+        finally:
+            kill_with_children(victim)
+        archives.sweep()
+        psutil.wait_procs(family, timeout=60)
+    archives.run_to_the_end()
+    return hit
+
+
+@pytest.mark.soak
+def test_twenty_kills_at_random_moments(archives: Archives) -> None:
+    hit = kill_at_random(archives, 20)
+
+    archives.check()
+    assert hit > 5, "most of them were still at work"
