@@ -13,6 +13,7 @@ from penstock.jobs.producer import Jobs
 from penstock.jobs.registry import JobFunction
 from penstock.jobs.schedule import Schedules
 from penstock.ledger.ledger import Ledger
+from penstock.mailboxes.mailboxes import Mailbox, Mailboxes
 from penstock.topics.bus import Topics
 from penstock.topics.consumers import Consumers
 from penstock.topics.followers import Follower
@@ -26,6 +27,7 @@ PAGES: dict[str, tuple[Any, ...]] = {
     "transactions.md": (HubTransaction,),
     "jobs.md": (JobFunction, JobContext, Jobs, Schedules),
     "ledger.md": (Ledger,),
+    "mailboxes.md": (Mailboxes, Mailbox),
     "client.md": (client.connect, client.is_remote, client.RemoteHub),
 }
 # Not called by users: the block's own end.
