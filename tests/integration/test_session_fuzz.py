@@ -17,9 +17,10 @@ from tests.sockets import Client
 
 OPS = ["connect", "refresh", "subscribe", "unsubscribe", "publish", "publish_many", "ack"]
 OPS += ["presence", "ping", "nonsense", ""]
+OPS += ["mailbox.open", "mailbox.close", "mailbox.put", "mailbox.ack"]
 FIELDS = ["topic", "payload", "base64", "type", "key", "headers", "ttl", "idempotency_key"]
 FIELDS += ["format", "conflate", "messages", "position", "after", "last", "consumer", "start"]
-FIELDS += ["join", "presence", "token", "client"]
+FIELDS += ["join", "presence", "token", "client", "window", "message", "through", "mailbox"]
 TEXTS = ["", "a", "a*", "?", "penstock.x", "é" * 200, "a\x00", "e:1", "json", "AA==", "earliest"]
 NUMBERS = [0, -1, 1, 2**53, 2**63, -(2**63), 0.5, -0.0, 1e308]
 RAW = [b"", b"{}", b"[]", b"null", b"{" * 5000, b'{"op":"ping","id":1}x', b"\xff\xff", b"\xc1"]
@@ -46,8 +47,17 @@ class Monkey:
     def command(self, id: int) -> dict[str, Any]:
         choose = self._choose
         command: dict[str, Any] = {"op": choose.choice(OPS), "id": id}
-        if choose.random() < 0.8:
-            command["topic"] = choose.choice(["a", "b", "a*", "room"])
+        names = ["a", "b", "a*", "room"]
+        if command["op"].startswith("mailbox."):
+            command["mailbox"] = choose.choice(names)
+            usual: dict[str, dict[str, Any]] = {
+                "mailbox.put": {"payload": self.value()},
+                "mailbox.ack": {"message": choose.choice(TEXTS)},
+            }
+            if choose.random() < 0.7:
+                return {**command, **usual.get(command["op"], {})}
+        elif choose.random() < 0.8:
+            command["topic"] = choose.choice(names)
         for name in choose.sample(FIELDS, choose.randint(0, 3)):
             command[name] = self.value()
         return command
