@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from penstock.delivery.mail_entries import encode_mail
 from penstock.errors import HubClosed, MailboxTaken, PenstockError
+from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.mailboxes import number_of_id
-from penstock.mailboxes.window import Ask, Readers, View, look_in
+from penstock.mailboxes.window import Ask, Mark, Readers, View, look_in, mark_of
 from penstock.protocol import MailAcked, MailboxClosedPush, MailboxOpened, MailPush, Problem
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class MailboxFeed:
         self._asked: list[tuple[int, str, bool]] = []
         self._is_woken = True
         self._is_busy = False
+        self._mark: Mark | None = None
 
     # What moves it
 
@@ -56,6 +58,11 @@ class MailboxFeed:
         """Something may have come."""
         self._is_woken = True
         self._pump()
+
+    def wake_if(self, folder: Folder) -> None:
+        """The same, unless it is certain that nothing has."""
+        if self._mark is None or mark_of(folder, self.mailbox) != self._mark:
+            self.wake()
 
     def ack(self, command: int, message: str, is_through: bool) -> None:
         self._acks.append((command, message, is_through))
@@ -127,6 +134,7 @@ class MailboxFeed:
             opened = MailboxOpened(self.mailbox, self._window, view.waiting)
             self.session.reply(self._opening, opened)
             self._opening = None
+        self._mark = view.mark
         new = {mail.id for mail in view.messages}
         self._shown = frozenset(id for id in view.ids if id in new or id in self._shown)
         self._is_woken |= view.is_cut
@@ -219,9 +227,7 @@ class MailboxFeeds:
                 return
             looking.add_done_callback(partial(self._on_looked, some, asks))
 
-    def _look_in(
-        self, asks: list[Ask], new: list[MailboxFeed]
-    ) -> tuple[list[View], list[tuple[int, int]]]:
+    def _look_in(self, asks: list[Ask], new: list[MailboxFeed]) -> list[View]:
         """On a thread."""
         folder = self._runtime.mail.folder
         readers = self._open_readers(folder.root)
@@ -231,9 +237,7 @@ class MailboxFeeds:
         if new:
             # Whoever reads one of these in another process learns of it by being woken.
             folder.arrivals.tell([feed.number for feed in new])
-        news = readers.news()
-        views = look_in(folder, asks, self._runtime.settings.frame_payload_bytes_max)
-        return views, news
+        return look_in(folder, asks, self._runtime.settings.frame_payload_bytes_max)
 
     def _open_readers(self, root: str) -> Readers:
         with self._opening:
@@ -245,7 +249,7 @@ class MailboxFeeds:
         self,
         feeds: list[MailboxFeed],
         asks: list[Ask],
-        looking: asyncio.Future[tuple[list[View], list[tuple[int, int]]]],
+        looking: asyncio.Future[list[View]],
     ) -> None:
         if looking.cancelled():
             return
@@ -256,9 +260,8 @@ class MailboxFeeds:
                 return
             self._lose(feeds, PenstockError("The server failed; see its log."))
             raise error
-        views, news = looking.result()
-        self._hear(news)
-        for feed, ask, view in zip(feeds, asks, views, strict=True):
+        self._hear()
+        for feed, ask, view in zip(feeds, asks, looking.result(), strict=True):
             if feed.is_closed:
                 self.leave(feed)  # It may have been entered on the thread after it had left.
             feed.take(ask, view)
@@ -267,9 +270,10 @@ class MailboxFeeds:
         for feed in feeds:
             feed.lose(error)
 
-    def _hear(self, news: list[tuple[int, int]]) -> None:
-        """Somebody has opened a box, here or in another process."""
-        for number, token in news:
+    def _hear(self) -> None:
+        """Whether somebody has opened a box, here or in another process. On this thread only, so
+        that they are heard in their order."""
+        for number, token in self._readers.news() if self._readers is not None else ():
             for feed in tuple(self._by_number.get(number, ())):
                 if feed.token == token:
                     feed.has_seen_itself = True
@@ -287,9 +291,11 @@ class MailboxFeeds:
                 return  # The loop has ended.
 
     def _wake_all(self) -> None:
+        self._hear()
+        folder = self._runtime.mail.folder
         while self._woken:
             for feed in tuple(self._by_number.get(self._woken.pop(), ())):
-                feed.wake()
+                feed.wake_if(folder)
 
 
 def tell_closed(feed: MailboxFeed, error: PenstockError) -> None:
