@@ -41,13 +41,19 @@ class Bookkeeper:
         return self.scribe.write(lambda tx: tx.ledger.mark(marks, now=now))
 
     def claim(
-        self, key: str = "k", *, scope: str = "s", seconds: float = 10, hash: bytes | None = None
+        self,
+        key: str = "k",
+        *,
+        scope: str = "s",
+        seconds: float = 10,
+        hash: bytes | None = None,
+        is_for_another: bool = False,
     ) -> tuple[Entry, bool]:
         return self.scribe.write(
             lambda tx: tx.ledger.claim(
                 scope,
                 key,
-                instance=self.instance,
+                instance=None if is_for_another else self.instance,
                 lease_seconds=seconds,
                 hash=hash,
                 now=self.clock.now(),
@@ -332,6 +338,24 @@ def test_the_claim_of_a_process_that_ended_is_taken_over_at_once(
     assert taken.token is not None
     assert claim.token is not None
     assert taken.token > claim.token
+
+
+def test_a_claim_for_another_lives_by_its_lease_alone(
+    place: Place, keeper: Bookkeeper, other: Bookkeeper
+) -> None:
+    """L3, L5: he is no process here, and whoever wrote it down may end."""
+    claim = other.take(seconds=10, is_for_another=True)
+    place.end(other.store)
+    keeper.clock.advance(9.999)
+    assert keeper.claim()[1] is False
+    assert keeper.renew(claim) == [claim]
+    keeper.clock.advance(9.999)
+    assert keeper.claim()[1] is False
+    keeper.clock.advance(0.001)
+
+    taken = keeper.take()
+    assert taken.attempts == 2
+    assert keeper.complete(claim) is False
 
 
 def test_the_answer_of_one_who_was_replaced_is_refused(

@@ -39,7 +39,7 @@ INTERNAL |= {
     f"RemoteHub.{name}"
     for name in (
         *("transaction", "connection", "diagnose", "backup", "restore", "new_generation"),
-        *("job", "start_workers", "start_feeding", "lock", "leader", "handlers", "ledger"),
+        *("job", "start_workers", "start_feeding", "lock", "leader", "handlers"),
     )
 }
 

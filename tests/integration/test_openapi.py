@@ -100,7 +100,9 @@ def test_methods_that_are_not_declared_are_refused(server: HttpServer) -> None:
     paths = server.http.get("/openapi.json").json()["paths"]
     assert len(paths) > 10
     for path, declared in paths.items():
-        real = path.format(topic="x", consumer="c", id=1, queue="q", schedule="s", mailbox="m")
+        real = path.format(
+            topic="x", consumer="c", id=1, queue="q", schedule="s", mailbox="m", scope="s"
+        )
         for method in METHODS - {name.upper() for name in declared}:
             answer = server.http.request(method, real)
             assert answer.status_code == 405, (method, path)

@@ -104,6 +104,25 @@ MailboxesAdmin = Annotated[
 ]
 
 
+LedgerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ledger",
+        metavar="SCOPE",
+        help="A scope of the ledger or glob to look up, mark and claim in; repeatable.",
+    ),
+]
+LedgerAdmin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ledger-admin",
+        metavar="SCOPE",
+        help="A scope of the ledger or glob whose keys may also be forgotten and pruned; "
+        "repeatable.",
+    ),
+]
+
+
 class Created(msgspec.Struct, frozen=True, omit_defaults=True):
     """A new token, as JSON."""
 
@@ -125,6 +144,8 @@ class TokenLine(msgspec.Struct, frozen=True):
     mailboxes_put: tuple[str, ...]
     mailboxes_read: tuple[str, ...]
     mailboxes_admin: tuple[str, ...]
+    ledger: tuple[str, ...]
+    ledger_admin: tuple[str, ...]
     expires: str | None
     status: str
 
@@ -158,6 +179,8 @@ def create_token(
     mailboxes_put: MailboxesPut = None,
     mailboxes_read: MailboxesRead = None,
     mailboxes_admin: MailboxesAdmin = None,
+    ledger: LedgerOption = None,
+    ledger_admin: LedgerAdmin = None,
     expires: Annotated[
         str | None,
         typer.Option("--expires", metavar="DURATION", help="How long it is good for: 12h, 30d."),
@@ -182,12 +205,15 @@ def create_token(
         mailboxes_put=mailboxes_put,
         mailboxes_read=mailboxes_read,
         mailboxes_admin=mailboxes_admin,
+        ledger=ledger,
+        ledger_admin=ledger_admin,
     )
     entry = tokens_file.Key(sha256=tokens_file.hash_key(key).hex(), **rights, expires=until)
     if not any(rights.values()):
         raise InvalidInput(
             "This token would allow nothing.",
-            hint="Pass --publish, --subscribe, --admin, --jobs, --jobs-admin or --mailboxes-….",
+            hint="Pass --publish, --subscribe, --admin, --jobs, --mailboxes-…, --ledger or an "
+            "-admin of these.",
         )
     with _editing(path) as tokens:
         if name in tokens.keys:
@@ -218,6 +244,8 @@ def list_tokens(session: Session, file: File = None) -> None:
             key.mailboxes_put,
             key.mailboxes_read,
             key.mailboxes_admin,
+            key.ledger,
+            key.ledger_admin,
             None if key.expires is None else key.expires.isoformat(),
             "revoked" if name in found.revoked else _status(key.expires, now),
         )
@@ -229,7 +257,7 @@ def list_tokens(session: Session, file: File = None) -> None:
     table.print_table(
         (
             *("token", "publish", "subscribe", "admin", "jobs", "jobs admin", "mailboxes"),
-            *("expires", "status"),
+            *("ledger", "expires", "status"),
         ),
         (
             (
@@ -240,6 +268,7 @@ def list_tokens(session: Session, file: File = None) -> None:
                 " ".join(line.jobs),
                 " ".join(line.jobs_admin),
                 _mailboxes(line),
+                _together(("use", line.ledger), ("admin", line.ledger_admin)),
                 line.expires or "",
                 line.status,
             )
@@ -295,6 +324,8 @@ def sign_token(
     mailboxes_put: MailboxesPut = None,
     mailboxes_read: MailboxesRead = None,
     mailboxes_admin: MailboxesAdmin = None,
+    ledger: LedgerOption = None,
+    ledger_admin: LedgerAdmin = None,
     expires: Annotated[
         str, typer.Option("--expires", metavar="DURATION", help="How long it is good for.")
     ] = JWT_TTL,
@@ -345,6 +376,8 @@ def sign_token(
             mailboxes_put=mailboxes_put,
             mailboxes_read=mailboxes_read,
             mailboxes_admin=mailboxes_admin,
+            ledger=ledger,
+            ledger_admin=ledger_admin,
         ),
     }
     prepared = prepare_key(read_secret(path, "key file"), path, settings.jwt_algorithm)
@@ -367,12 +400,15 @@ def _rights(**given: list[str] | None) -> dict[str, tuple[str, ...]]:
 
 
 def _mailboxes(line: TokenLine) -> str:
-    """In one column: few tokens have such rights, and a terminal is narrow."""
-    rights = (
+    return _together(
         ("put", line.mailboxes_put),
         ("read", line.mailboxes_read),
         ("admin", line.mailboxes_admin),
     )
+
+
+def _together(*rights: tuple[str, tuple[str, ...]]) -> str:
+    """In one column: few tokens have such rights, and a terminal is narrow."""
     return "; ".join(f"{verb} {' '.join(names)}" for verb, names in rights if names)
 
 

@@ -19,6 +19,9 @@ from penstock.client.consumers import AsyncRemoteConsumers, RemoteConsumers
 from penstock.client.exchange import Exchange
 from penstock.client.jobs import AsyncRemoteJobs
 from penstock.client.jobs_bridge import RemoteJobs
+from penstock.client.ledger import AsyncRemoteLedger
+from penstock.client.ledger_bridge import RemoteLedger
+from penstock.client.ledger_source import RemoteSource
 from penstock.client.mailboxes import AsyncRemoteMailboxes
 from penstock.client.mailboxes_bridge import RemoteMailboxes
 from penstock.client.portal import Portal
@@ -28,6 +31,7 @@ from penstock.client.tokens import Token, Tokens
 from penstock.client.topics import RemoteTopics
 from penstock.errors import Forbidden, HubClosed, Unsupported
 from penstock.health import Health, Metrics
+from penstock.ledger.fallback import Fallback
 from penstock.protocol import Members, Presence
 from penstock.settings import Settings
 from penstock.settings import load as load_settings
@@ -52,7 +56,12 @@ def _only_local(what: str) -> Callable[..., NoReturn]:
 class AsyncRemoteHub:
     """The same names as coroutines, on the caller's event loop."""
 
-    def __init__(self, open_exchange: Callable[[], Exchange], close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        open_exchange: Callable[[], Exchange],
+        close: Callable[[], None],
+        ledger: AsyncRemoteLedger,
+    ) -> None:
         self._open = open_exchange
         self._close = close
         self.topics = AsyncRemoteTopics(open_exchange)
@@ -60,6 +69,7 @@ class AsyncRemoteHub:
         self.jobs = AsyncRemoteJobs(open_exchange)
         self.schedules = AsyncRemoteSchedules(open_exchange)
         self.mailboxes = AsyncRemoteMailboxes(open_exchange)
+        self.ledger = ledger
 
     async def presence(self, topic: str) -> Members:
         """Who is present on a topic."""
@@ -86,8 +96,8 @@ class AsyncRemoteHub:
 
 
 class RemoteHub:
-    """Topics, jobs and mailboxes of a server. Thread-safe; connects at the first use, and again
-    whenever the connection is lost."""
+    """Topics, jobs, mailboxes and the ledger of a server. Thread-safe; connects at the first use,
+    and again whenever the connection is lost."""
 
     def __init__(
         self,
@@ -108,7 +118,10 @@ class RemoteHub:
         self._executor: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._is_closed = False
-        self.aio = AsyncRemoteHub(self._open, self.close)
+        self._fallback = Fallback(settings.ledger_memory_max, self.telemetry)
+        source = RemoteSource(self._open, self._bridge, settings, self._fallback)
+        ledger = AsyncRemoteLedger(self._open, self.telemetry, self._fallback, source)
+        self.aio = AsyncRemoteHub(self._open, self.close, ledger)
         """The same names as coroutines."""
         self.topics = RemoteTopics(self._bridge, self.aio.topics, self._threads)
         """Publish, read, follow, subscribe; create, configure, list, delete, trim."""
@@ -120,6 +133,8 @@ class RemoteHub:
         """Jobs that are enqueued by the clock."""
         self.mailboxes = RemoteMailboxes(self._bridge, self.aio.mailboxes)
         """A durable queue for each recipient."""
+        self.ledger = RemoteLedger(self._bridge, ledger, source, self.telemetry)
+        """What has been processed: marks, claims, idempotent functions."""
         _hubs.add(self)
 
     @property
@@ -153,7 +168,6 @@ class RemoteHub:
     lock = _only_local("locks")
     leader = _only_local("leaders")
     handlers = property(_only_local("handlers"))
-    ledger = property(_only_local("ledger"))
 
     def close(self) -> None:
         """End the connections. What was acknowledged is on the server's disk."""
@@ -242,6 +256,7 @@ class RemoteHub:
         self._exchanges = {}
         self._lock = threading.Lock()
         self.telemetry.renew()
+        self._fallback.renew()
 
 
 _hubs: weakref.WeakSet[RemoteHub] = weakref.WeakSet()

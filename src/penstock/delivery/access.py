@@ -1,4 +1,4 @@
-"""What a client may do, by patterns of topics, of queues and of mailboxes."""
+"""What a client may do, by patterns of topics, of queues, of mailboxes and of ledger scopes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ EVERYTHING = ("*", f"{RESERVED_PREFIX}*")
 RIGHTS = (
     *("publish", "subscribe", "admin", "jobs", "jobs_admin"),
     *("mailboxes_put", "mailboxes_read", "mailboxes_admin"),
+    *("ledger", "ledger_admin"),
 )
 """As tokens name them; each is a tuple of patterns."""
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The rights of one token. Each is a tuple of names and globs: of topics, queues, mailboxes."""
+    """The rights of one token. Each is a tuple of names and globs: of topics, queues, mailboxes,
+    scopes of the ledger."""
 
     subject: str
     """Whom the token was made for: limits count by it."""
@@ -40,6 +42,10 @@ class Access(msgspec.Struct, frozen=True):
     """Mailboxes that may be read and acknowledged."""
     mailboxes_admin: tuple[str, ...] = ()
     """Mailboxes that may be listed, expired, deleted and subscribed to topics. Not read."""
+    ledger: tuple[str, ...] = ()
+    """Scopes of the ledger whose keys may be looked up, marked and claimed."""
+    ledger_admin: tuple[str, ...] = ()
+    """Scopes whose keys may also be forgotten and pruned, and whose retention may be set."""
     expires_at: Micros | None = None
     token_id: str = ""
     """By which it can be revoked."""
@@ -73,6 +79,12 @@ class Access(msgspec.Struct, frozen=True):
         granted = (*self.mailboxes_read, *self.mailboxes_admin)
         self._check(granted, check_mailbox(mailbox), "see the mailbox")
 
+    def check_ledger(self, scope: str) -> None:
+        self._check((*self.ledger, *self.ledger_admin), scope, "use the ledger's scope")
+
+    def check_ledger_admin(self, scope: str) -> None:
+        self._check(self.ledger_admin, scope, "administer the ledger's scope")
+
     def _check(self, granted: tuple[str, ...], wanted: str, verb: str) -> None:
         if len(wanted) > NAME_BYTES_MAX:
             # Before it is looked up: a name of megabytes is neither remembered nor repeated.
@@ -87,6 +99,7 @@ ALL_ACCESS = Access(
     *(EVERYTHING, EVERYTHING, EVERYTHING),
     *(EVERYTHING, EVERYTHING),
     *(EVERYTHING, EVERYTHING, EVERYTHING),
+    *(EVERYTHING, EVERYTHING),
 )
 """Where no tokens are asked for: on loopback, unless told otherwise."""
 

@@ -21,6 +21,7 @@ from penstock.ledger.ledger import (
     Ledger,
     Stats,
 )
+from penstock.ledger.proxy import Proxy
 from penstock.ledger.runtime import Runtime
 from penstock.ledger.shadow import AsyncShadow, Tracker
 from penstock.ledger.terms import (
@@ -48,6 +49,8 @@ class AsyncLedger:
         self._open = open_runtime
         self._begin = begin
         self._ledger = Ledger(open_runtime, fallback, begin)
+        self.proxy = Proxy(open_runtime)
+        """Claims for others than this process, as a server makes them."""
 
     async def mark_processed(
         self, scope: str, key: str, *, ttl: float | None = None, payload: Any = None
@@ -177,9 +180,12 @@ class AsyncLedger:
         """How long entries of the scope are kept that are made from now on, in every process."""
         await self._call(partial(self._ledger.configure, scope, keep_seconds=keep_seconds))
 
-    async def prune(self, progress: Callable[[int], None] | None = None) -> int:
-        """Remove what has expired now, without waiting for the sweeper. Returns how many."""
-        return await self._call(partial(self._ledger.prune, progress))
+    async def prune(
+        self, progress: Callable[[int], None] | None = None, *, limit: int | None = None
+    ) -> int:
+        """Remove what has expired now, without waiting for the sweeper; all of it, or up to
+        `limit`. Returns how many."""
+        return await self._call(partial(self._ledger.prune, progress, limit=limit))
 
     def shadow(self, existing: Tracker) -> AsyncShadow:
         """For moving over from an existing tracker. As `Ledger.shadow`."""

@@ -1,124 +1,37 @@
 """A claim: the right to do the work of one key, held under a lease and a token.
 
-In progress while the block runs, renewed by itself; then completed with what the work came to, or
-given back. Whoever has lost it in between is told so, and changes nothing.
+Renewed by itself while the block runs, by a thread that the work cannot block.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
 
-import msgspec
-
-from penstock import codec
 from penstock.committer import inside_transaction
-from penstock.entry import Entry, EntryState, Outcome
-from penstock.errors import (
-    AlreadyProcessed,
-    HubClosed,
-    InProgress,
-    InsideTransaction,
-    LeaseLost,
-    PenstockError,
-    UndecodablePayload,
-    WorkFailed,
-)
+from penstock.entry import Entry, Outcome
+from penstock.errors import HubClosed, InsideTransaction, PenstockError
 from penstock.ledger.runtime import Runtime
 from penstock.ledger.terms import Terms
+from penstock.ledger.work import Work, pauses
 from penstock.ports import Transaction
-
-PAUSE_SECONDS = 0.005
-PAUSE_SECONDS_MAX = 0.1
-MESSAGE_MAX = 4_096
-"""Characters of an error's text that are kept."""
-
-_UNSET: Any = object()
+from penstock.settings import Settings
 
 
-class StoredFailure(msgspec.Struct, frozen=True):
-    """A failure that was kept as the answer."""
-
-    error: str
-    message: str
-
-
-class Holding:
-    """What both kinds of claim are: terms, an entry, and writes to be made for them."""
+class Holding(Work):
+    """What both kinds of claim are: work whose ledger is in this process's own database."""
 
     def __init__(self, open_runtime: Callable[[], Runtime], terms: Terms) -> None:
+        super().__init__(terms)
         self._open = open_runtime
-        self._terms = terms
-        self._entry: Entry | None = None
-        self._is_mine = False
-        self._process = 0
-        self._is_lost = False
-        self._result: Any = _UNSET
-        self._outcome = Outcome(ttl=terms.result_ttl)
-
-    @property
-    def scope(self) -> str:
-        return self._terms.scope
-
-    @property
-    def key(self) -> str:
-        return self._terms.key
-
-    @property
-    def token(self) -> int:
-        """Rises with every claim in this database: a remote system can refuse a lower one."""
-        return self.entry.token or 0
-
-    @property
-    def attempt(self) -> int:
-        """1, and one more each time it was taken over."""
-        return self.entry.attempts
-
-    @property
-    def entry(self) -> Entry:
-        """What the ledger said when the block was entered."""
-        assert self._entry is not None, "a claim is made by entering its block"
-        return self._entry
-
-    @property
-    def is_done(self) -> bool:
-        """It had been processed before; `result` is what was stored. Only with
-        `on_done="result"`."""
-        return self._entry is not None and self._entry.state == EntryState.COMPLETED
-
-    @property
-    def is_lost(self) -> bool:
-        """The lease ran out, and somebody else has it: what the block still does is in vain."""
-        return self._is_lost
-
-    @property
-    def result(self) -> Any:
-        """Set it in the block: it is stored with the completion, for later callers."""
-        if self._result is _UNSET:
-            return self._entry.result if self._entry is not None else None
-        return self._result
-
-    @result.setter
-    def result(self, value: Any) -> None:
-        # Encoded at once: what cannot be stored is the work's error, not the ledger's.
-        settings = self._open().settings
-        body, encoding = codec.encode(
-            value, None, settings.payload_bytes_max, settings.compress_above_bytes
-        )
-        self._outcome = Outcome(body, encoding, self._terms.result_ttl)
-        self._result = value
-
-    def check(self) -> None:
-        """Raise `LeaseLost` if somebody else has it: before a step that cannot be undone."""
-        if self._is_lost:
-            raise self._lost()
 
     # For the two kinds
+
+    def _settings(self) -> Settings:
+        return self._open().settings
 
     def _prepare(self) -> tuple[Runtime, Callable[[Transaction], tuple[Entry, bool]]]:
         if inside_transaction.get():
@@ -137,38 +50,17 @@ class Holding:
             now=runtime.clock.now(),
         )
 
-    def _accept(self, runtime: Runtime, entry: Entry, is_mine: bool) -> bool:
+    def _take_on(self, runtime: Runtime, entry: Entry, is_mine: bool) -> bool:
         """False: somebody else is at it, and we wait."""
+        is_settled = self._accept(entry, is_mine)
         if is_mine:
-            self._entry, self._is_mine, self._process = entry, True, os.getpid()
             runtime.claims.keep(entry, self._terms.lease_seconds, self._lose)
-            return True
-        if not entry.state.is_final:
-            if self._terms.on_busy == "wait":
-                return False
-            raise self._busy()
-        if self._terms.on_done == "raise":
-            raise AlreadyProcessed(f"{self.key!r} in {self.scope!r} was processed before.")
-        if entry.state == EntryState.FAILED:
-            raise kept_failure(entry)
-        self._entry = entry
-        return True
+        return is_settled
 
     def _is_free(self, runtime: Runtime) -> bool:
         """Whether another attempt to take it is worth a write."""
         found = runtime.store.ledger.get(self.scope, self.key, now=runtime.clock.now())
         return found is None or not found.is_held
-
-    def _is_to_end(self) -> bool:
-        """Not if it has ended in the block; nor in a forked child, which leaves it too."""
-        return self._is_mine and self._process == os.getpid()
-
-    def _failure(self, error: BaseException) -> Outcome | None:
-        """The failure as an outcome, if it is to be kept. Being interrupted is none."""
-        if self._terms.on_failure == "release" or not isinstance(error, Exception):
-            return None
-        body = msgspec.json.encode(StoredFailure(type(error).__qualname__, text_of(error)))
-        return Outcome(body, codec.JSON, self._terms.result_ttl, is_failure=True)
 
     def _end(self, outcome: Outcome | None) -> Callable[[Transaction], bool]:
         """Stop renewing; the last write: completion, or without an outcome the release."""
@@ -181,11 +73,6 @@ class Holding:
             return lambda tx: tx.ledger.release(entry, now=now)
         return lambda tx: tx.ledger.complete(entry, outcome, now=now)
 
-    def _ended(self, is_accepted: bool) -> None:
-        self._is_mine = False
-        if not is_accepted:
-            raise self._lost()
-
     def _go_on(self) -> None:
         """The last write failed: it is still ours, and can be tried again in the block."""
         with suppress(HubClosed):
@@ -197,15 +84,6 @@ class Holding:
             self._is_mine = False
             with suppress(HubClosed):
                 self._open().claims.drop(self.entry)
-
-    def _busy(self) -> InProgress:
-        return InProgress(f"Somebody else is at {self.key!r} in {self.scope!r}.")
-
-    def _lost(self) -> LeaseLost:
-        return LeaseLost(f"Somebody else has {self.key!r} in {self.scope!r}, or had it since.")
-
-    def _lose(self) -> None:
-        self._is_lost = True
 
     # For `tx.complete`
 
@@ -242,8 +120,8 @@ class Claim(Holding):
     def __enter__(self) -> Claim:
         runtime, take = self._prepare()
         deadline = _deadline(self._terms.timeout)
-        while not self._accept(runtime, *runtime.committer.run(take).wait()):
-            for pause in _pauses():
+        while not self._take_on(runtime, *runtime.committer.run(take).wait()):
+            for pause in pauses():
                 if time.monotonic() >= deadline:
                     raise self._busy()
                 time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
@@ -295,8 +173,8 @@ class AsyncClaim(Holding):
             raise InsideTransaction
         runtime, take = await loop.run_in_executor(self._open().executor, self._prepare)
         deadline = _deadline(self._terms.timeout)
-        while not self._accept(runtime, *await self._take(runtime, take)):
-            for pause in _pauses():
+        while not self._take_on(runtime, *await self._take(runtime, take)):
+            for pause in pauses():
                 if time.monotonic() >= deadline:
                     raise self._busy()
                 await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
@@ -348,32 +226,5 @@ class AsyncClaim(Holding):
             raise
 
 
-def kept_failure(entry: Entry) -> WorkFailed:
-    stored = StoredFailure("", "")
-    with suppress(UndecodablePayload):
-        stored = entry.decode(StoredFailure) or stored
-    return WorkFailed(
-        f"{entry.key!r} in {entry.scope!r} failed before: {stored.error}: {stored.message}.",
-        error=stored.error,
-    )
-
-
-def text_of(error: BaseException) -> str:
-    """The error's text, whatever it does when it is asked for it."""
-    try:
-        text = str(error)
-    except Exception as second:  # noqa: BLE001 - it is the user's class, and must not hide the error
-        text = f"its text cannot be had ({type(second).__name__})"
-    return text[:MESSAGE_MAX].encode("utf-8", "backslashreplace").decode()
-
-
 def _deadline(timeout: float | None) -> float:
     return float("inf") if timeout is None else time.monotonic() + timeout
-
-
-def _pauses() -> Any:
-    """Short ones first: most work is short."""
-    pause = PAUSE_SECONDS
-    while True:
-        yield pause
-        pause = min(PAUSE_SECONDS_MAX, 2 * pause)

@@ -8,14 +8,15 @@ import inspect
 import time
 import typing
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from types import TracebackType
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
 from penstock import codec
 from penstock.entry import Entry, EntryState, Outcome
 from penstock.errors import InProgress, InvalidInput
-from penstock.ledger.claim import AsyncClaim, Claim, kept_failure
+from penstock.ledger.claim import AsyncClaim, Claim
 from penstock.ledger.fallback import Done, Fallback, check_raises
 from penstock.ledger.runtime import Runtime
 from penstock.ledger.terms import (
@@ -28,6 +29,7 @@ from penstock.ledger.terms import (
     check_choice,
     make_terms,
 )
+from penstock.ledger.work import kept_failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,15 +65,77 @@ class Rules(msgspec.Struct, frozen=True):
         )
 
 
-def make_idempotent(
-    open_runtime: Callable[[], Runtime], fallback: Fallback, rules: Rules
-) -> Callable[[F], F]:
+class Doing(Protocol):
+    """A claim, entered by hand."""
+
+    @property
+    def entry(self) -> Entry: ...
+
+    @property
+    def is_done(self) -> bool: ...
+
+    @property
+    def result(self) -> Any: ...
+
+    @result.setter
+    def result(self, value: Any) -> None: ...
+
+
+class SyncDoing(Doing, Protocol):
+    def __enter__(self) -> Any: ...
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None: ...
+    def complete(self) -> None: ...
+
+
+class AsyncDoing(Doing, Protocol):
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None: ...
+    async def complete(self) -> None: ...
+
+
+class Source(Protocol):
+    """Where the ledger is."""
+
+    unreachable: tuple[type[Exception], ...]
+    """Errors that mean that it could not be asked."""
+
+    def claim(self, terms: Terms) -> SyncDoing: ...
+    def claim_async(self, terms: Terms) -> AsyncDoing: ...
+
+    def flush(self) -> None:
+        """Enter what was done without it. Raises if it cannot be asked still."""
+
+
+class OwnSource:
+    """In this process's own database."""
+
+    unreachable: tuple[type[Exception], ...] = UNREACHABLE
+
+    def __init__(self, open_runtime: Callable[[], Runtime], fallback: Fallback) -> None:
+        self._open = open_runtime
+        self._fallback = fallback
+
+    def claim(self, terms: Terms) -> Claim:
+        return Claim(self._open, terms)
+
+    def claim_async(self, terms: Terms) -> AsyncClaim:
+        return AsyncClaim(self._open, terms)
+
+    def flush(self) -> None:
+        self._fallback.flush(self._open())
+
+
+def make_idempotent(source: Source, fallback: Fallback, rules: Rules) -> Callable[[F], F]:
     check_choice(rules.on_error, OnError, "on_error")
     if not callable(rules.key):
         raise InvalidInput("key is a function of the call's arguments: key=lambda event: event.id.")
 
     def decorate(function: F) -> F:
-        runner = Runner(open_runtime, fallback, rules, function)
+        runner = Runner(source, fallback, rules, function)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -93,13 +157,9 @@ class Runner:
     """One decorated function."""
 
     def __init__(
-        self,
-        open_runtime: Callable[[], Runtime],
-        fallback: Fallback,
-        rules: Rules,
-        function: Callable[..., Any],
+        self, source: Source, fallback: Fallback, rules: Rules, function: Callable[..., Any]
     ) -> None:
-        self._open = open_runtime
+        self._source = source
         self._fallback = fallback
         self._rules = rules
         self._function = function
@@ -110,10 +170,10 @@ class Runner:
         done = self._fallback.find(terms.scope, terms.key)
         if done is not None:
             return self._answer(terms, done)
-        claim = Claim(self._open, terms)
+        claim = self._source.claim(terms)
         try:
             claim.__enter__()
-        except UNREACHABLE as error:
+        except self._source.unreachable as error:
             self._unreachable(error)
             return self._run_in_memory(terms, arguments, keywords)
         self._reached()
@@ -128,7 +188,7 @@ class Runner:
             raise
         try:
             claim.complete()
-        except UNREACHABLE as error:
+        except self._source.unreachable as error:
             self._unreachable(error)
             self._fallback.finish(
                 terms.scope, terms.key, Done(self._outcome(terms, value), claim.entry)
@@ -140,10 +200,10 @@ class Runner:
         done = self._fallback.find(terms.scope, terms.key)
         if done is not None:
             return self._answer(terms, done)
-        claim = AsyncClaim(self._open, terms)
+        claim = self._source.claim_async(terms)
         try:
             await claim.__aenter__()
-        except UNREACHABLE as error:
+        except self._source.unreachable as error:
             self._unreachable(error)
             return await self._run_in_memory_async(terms, arguments, keywords)
         if not self._fallback.is_empty:
@@ -159,7 +219,7 @@ class Runner:
             raise
         try:
             await claim.complete()
-        except UNREACHABLE as error:
+        except self._source.unreachable as error:
             self._unreachable(error)
             self._fallback.finish(
                 terms.scope, terms.key, Done(self._outcome(terms, value), claim.entry)
@@ -226,8 +286,8 @@ class Runner:
         self._fallback.reached()
         if not self._fallback.is_empty:
             try:
-                self._fallback.flush(self._open())
-            except UNREACHABLE as error:
+                self._source.flush()
+            except self._source.unreachable as error:
                 self._fallback.unreachable(self._rules.scope, error, 0)
 
     # Results

@@ -9,7 +9,7 @@ from penstock.entry import Entry, EntryEvent, ScopeStats, check_entry_key
 from penstock.ledger.atomic import Atomic
 from penstock.ledger.claim import Claim
 from penstock.ledger.fallback import Fallback
-from penstock.ledger.idempotent import Rules, make_idempotent
+from penstock.ledger.idempotent import OwnSource, Rules, make_idempotent
 from penstock.ledger.prune import Pruner
 from penstock.ledger.runtime import Runtime
 from penstock.ledger.shadow import Shadow, Tracker
@@ -153,7 +153,7 @@ class Ledger:
             on_error,
             store_result,
         )
-        return make_idempotent(self._open, self._fallback, rules)
+        return make_idempotent(OwnSource(self._open, self._fallback), self._fallback, rules)
 
     def atomic(
         self,
@@ -229,13 +229,18 @@ class Ledger:
         keep = duration(keep_seconds, "keep_seconds")
         self._ready().committer.run(lambda tx: tx.ledger.configure(scope, keep=keep)).wait()
 
-    def prune(self, progress: Callable[[int], None] | None = None) -> int:
-        """Remove what has expired now, without waiting for the sweeper. Returns how many."""
+    def prune(
+        self, progress: Callable[[int], None] | None = None, *, limit: int | None = None
+    ) -> int:
+        """Remove what has expired now, without waiting for the sweeper; all of it, or up to
+        `limit`. Returns how many."""
+        if limit is not None:
+            check_count(limit, "limit")
         runtime = self._ready()
         pruner = Pruner(runtime.store, runtime.settings, runtime.clock, runtime.telemetry)
         writer = runtime.store.open_writer()
         try:
-            return pruner.prune(writer, progress=progress)
+            return pruner.prune(writer, progress=progress, limit=limit)
         finally:
             writer.close()
 

@@ -26,16 +26,22 @@ class Pruner:
         writer: Writer,
         is_stopping: Callable[[], bool] = lambda: False,
         progress: Callable[[int], None] | None = None,
+        limit: int | None = None,
     ) -> int:
-        """Remove all that is due now. Returns how many entries."""
-        removed, limit = 0, self._settings.sweep_batch_max
-        while not is_stopping() and self._store.ledger.expired(now=self._clock.now()):
+        """Remove all that is due now, or up to `limit` of it. Returns how many entries."""
+        removed, left = 0, float("inf") if limit is None else limit
+        while left > 0 and not is_stopping():
+            now = self._clock.now()
+            if not self._store.ledger.expired(now=now):
+                break
+            size = int(min(left, self._settings.sweep_batch_max))
             with writer.transaction() as transaction:
-                step = transaction.ledger.prune(now=self._clock.now(), limit=limit)
+                step = transaction.ledger.prune(now=now, limit=size)
             removed += step
+            left -= step
             if progress is not None:
                 progress(removed)
-            if step < limit:
+            if step < size:
                 break
         self._prune_events(writer, is_stopping)
         if removed:

@@ -25,13 +25,16 @@ class LedgerWriter(Protocol):
         scope: str,
         key: str,
         *,
-        instance: Instance,
+        instance: Instance | None,
         lease_seconds: float,
         hash: bytes | None,
         now: Micros,
     ) -> tuple[Entry, bool]:
         """Take it if nobody has, or whoever had it is gone or late. The entry as it stands now,
         and whether it is the caller's: then its token is one never given before.
+
+        Without an instance it is for somebody whose life cannot be seen from here: only the
+        lease says whether he is there.
 
         A different hash than that of the entry raises `LedgerConflict`.
         """

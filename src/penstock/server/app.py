@@ -25,6 +25,7 @@ from penstock.server.routes import (
     events,
     job_changes,
     jobs,
+    ledger,
     mailbox_subscriptions,
     mailboxes,
     queues,
@@ -63,8 +64,8 @@ def create_app(
     app = FastAPI(
         title="penstock",
         version=penstock.__version__,
-        description="Topics, jobs and mailboxes over HTTP. Live messages are at `/ws` and "
-        "`/v1/topics/{topic}/events`.",
+        description="Topics, jobs, mailboxes and the ledger over HTTP. Live messages are at "
+        "`/ws` and `/v1/topics/{topic}/events`.",
         # Its own pages load scripts from elsewhere, which needs the internet and trusts it.
         docs_url=None,
         redoc_url=None,
@@ -75,7 +76,7 @@ def create_app(
     app.router.routes.append(Route(PublishRoute.path, PublishRoute(), methods=["POST"]))
     for room in (
         *(topics, events, consumers, jobs, job_changes, queues, schedules),
-        *(mailboxes, mailbox_subscriptions, admin),
+        *(mailboxes, mailbox_subscriptions, ledger, admin),
     ):
         app.include_router(room.router)
     _add_pages(app)

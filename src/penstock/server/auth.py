@@ -148,6 +148,8 @@ class Rights(msgspec.Struct, frozen=True):
     mailboxes_put: tuple[str, ...] = ()
     mailboxes_read: tuple[str, ...] = ()
     mailboxes_admin: tuple[str, ...] = ()
+    ledger: tuple[str, ...] = ()
+    ledger_admin: tuple[str, ...] = ()
 
 
 class Claims(msgspec.Struct, frozen=True):

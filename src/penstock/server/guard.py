@@ -60,6 +60,7 @@ STATUS: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.IdempotencyConflict, 409),
     (errors.ConsumerBusy, 409),
     (errors.LeaseLost, 409),
+    (errors.LedgerError, 409),
     (errors.PayloadTooLarge, 413),
     (errors.InvalidInput, 400),
     (errors.RateLimited, 429),

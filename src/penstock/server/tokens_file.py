@@ -13,6 +13,8 @@ jobs_admin = []                 # queues to retry, cancel, pause and limit
 mailboxes_put = ["user-*"]      # mailboxes to put into
 mailboxes_read = []             # mailboxes to read and acknowledge
 mailboxes_admin = []            # mailboxes to list, expire, delete and subscribe to topics
+ledger = ["billing"]            # scopes of the ledger to look up, mark and claim in
+ledger_admin = []               # scopes to forget keys of, prune and set the retention of
 expires = 2027-01-01T00:00:00Z  # optional
 ```
 
@@ -62,6 +64,8 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     mailboxes_put: tuple[str, ...] = ()
     mailboxes_read: tuple[str, ...] = ()
     mailboxes_admin: tuple[str, ...] = ()
+    ledger: tuple[str, ...] = ()
+    ledger_admin: tuple[str, ...] = ()
     expires: datetime | None = None
 
     @property

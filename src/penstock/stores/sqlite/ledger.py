@@ -31,7 +31,7 @@ from penstock.stores.sqlite.connection import (
     fetch_value,
     translated,
 )
-from penstock.stores.sqlite.leases import NEXT_TOKEN, is_alive
+from penstock.stores.sqlite.leases import NEXT_TOKEN
 from penstock.stores.sqlite.liveness import Leasing
 
 SQL = queries.load("penstock.stores.sqlite", "ledger.sql")
@@ -136,7 +136,7 @@ class SqliteLedgerWriter:
         scope: str,
         key: str,
         *,
-        instance: Instance,
+        instance: Instance | None,
         lease_seconds: float,
         hash: bytes | None,
         now: Micros,
@@ -155,7 +155,8 @@ class SqliteLedgerWriter:
             token = int(fetch_value(self._connection, NEXT_TOKEN))
             expires_at = self._expiry(scope, None, now)
             until = self._leasing.now() + micros(lease_seconds)
-            held = (token, instance.id, self._leasing.boot_id, until, hash)
+            number = None if instance is None else instance.id
+            held = (token, number, self._leasing.boot_id, until, hash)
             self._connection.execute(
                 SQL["put_claim"], (scope, key, now, expires_at, attempt, *held)
             )
@@ -371,7 +372,9 @@ def _entry(row: Sequence[Any], leasing: Leasing) -> Entry:
 
 def _is_held(holder: Sequence[Any], leasing: Leasing) -> bool:
     instance, boot, until = holder
-    return until > leasing.now() and is_alive(instance, boot, leasing)
+    if boot != leasing.boot_id or until <= leasing.now():
+        return False
+    return instance is None or leasing.liveness.is_alive(instance)
 
 
 def _has_expired(entry: Entry, now: Micros) -> bool:
