@@ -482,6 +482,31 @@ def test_pruning_by_hand_goes_through_all(tmp_path: Path, clock: FakeClock) -> N
         assert hub.jobs.overview().overall.total == 0
 
 
+def test_pruning_in_parts_goes_on_where_it_was(tmp_path: Path, clock: FakeClock) -> None:
+    """J7: also past what is kept, and each part as short as was asked for."""
+    with hub_on(tmp_path / "hub.db", clock=clock) as hub:
+        finish(hub, 5, failed=2)
+        many = hub.jobs.enqueue_many("m", "t", range(1_300))
+        hub.jobs.cancel(*(one.id for one in many))
+        clock.advance(10)
+        parts, after = [], 0
+        while True:
+            part = hub.jobs.prune_some(
+                state="cancelled", older_than_seconds=5, after=after, seconds_max=0
+            )
+            parts.append(part.removed)
+            if part.after is None:
+                break
+            assert part.after > after
+            after = part.after
+        assert parts == [500, 500, 300]
+        whole = hub.jobs.prune_some(older_than_seconds=5, seconds_max=60)
+        assert (whole.removed, whole.after) == (7, None)
+        for wrong in (-1, 2**63, "1"):
+            with pytest.raises(InvalidInput):
+                hub.jobs.prune_some(after=wrong)  # type: ignore[arg-type]
+
+
 def test_results_expire_on_their_own(tmp_path: Path, clock: FakeClock) -> None:
     with hub_on(tmp_path / "hub.db", clock=clock, job_result_seconds=50.0) as hub:
         finish(hub, 1)

@@ -155,10 +155,6 @@ class RemoteIds(msgspec.Struct):
     ids: list[int]
 
 
-class RemoteRemoved(msgspec.Struct):
-    removed: int
-
-
 class RemoteWorkers(msgspec.Struct):
     workers: list[Worker]
 

@@ -20,7 +20,6 @@ from penstock.client.job_values import (
     RemoteIds,
     RemoteJob,
     RemoteJobList,
-    RemoteRemoved,
     RemoteWorkers,
     given,
     load_of,
@@ -35,6 +34,7 @@ from penstock.jobs.overview import Overview
 from penstock.jobs.producer import (
     LIST_LIMIT,
     MANY_MAX,
+    PRUNE_SECONDS,
     Events,
     Ids,
     Jobs_,
@@ -42,6 +42,7 @@ from penstock.jobs.producer import (
     Stats,
     Workers,
 )
+from penstock.jobs.prune import Pruned
 from penstock.jobs.waiting import number_of, numbers_of, result_of
 from penstock.model import check_count
 
@@ -333,12 +334,35 @@ class AsyncRemoteJobs:
         progress: Callable[[int], None] | None = None,
     ) -> int:
         """Remove finished jobs now, with their history. Returns how many."""
-        body = given(state=names_of(state), older_than_seconds=older_than_seconds)
+        removed, after = 0, 0
+        while True:
+            step = await self.prune_some(
+                state=state, older_than_seconds=older_than_seconds, after=after
+            )
+            removed += step.removed
+            if progress is not None:
+                progress(removed)
+            if step.after is None:
+                return removed
+            after = step.after
+
+    async def prune_some(
+        self,
+        *,
+        state: State | str | Iterable[State | str] | None = None,
+        older_than_seconds: float | None = None,
+        after: int = 0,
+        seconds_max: float = PRUNE_SECONDS,
+    ) -> Pruned:
+        """A part of `prune`: what is done in `seconds_max`, and at least one small step."""
+        body = given(
+            state=names_of(state),
+            older_than_seconds=older_than_seconds,
+            after=after,
+            seconds_max=seconds_max,
+        )
         answer = await self._open().rest.call("POST", path("jobs", "prune"), body=body)
-        removed = msgspec.json.decode(answer, type=RemoteRemoved).removed
-        if progress is not None:
-            progress(removed)
-        return removed
+        return msgspec.json.decode(answer, type=Pruned)
 
     async def set_priority(self, id: int, priority: int) -> bool:
         """False if it is not waiting for a worker any more."""

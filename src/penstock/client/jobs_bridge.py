@@ -14,6 +14,7 @@ from penstock.jobs.overview import Overview
 from penstock.jobs.producer import (
     LIST_LIMIT,
     MANY_MAX,
+    PRUNE_SECONDS,
     Events,
     Ids,
     Jobs_,
@@ -21,6 +22,7 @@ from penstock.jobs.producer import (
     Stats,
     Workers,
 )
+from penstock.jobs.prune import Pruned
 
 
 class RemoteJobs:
@@ -294,6 +296,25 @@ class RemoteJobs:
         portal, _ = self._bridge()
         return portal.run(
             self._aio.prune(state=state, older_than_seconds=older_than_seconds, progress=progress)
+        )
+
+    def prune_some(
+        self,
+        *,
+        state: State | str | Iterable[State | str] | None = None,
+        older_than_seconds: float | None = None,
+        after: int = 0,
+        seconds_max: float = PRUNE_SECONDS,
+    ) -> Pruned:
+        """A part of `prune`: what is done in `seconds_max`, and at least one small step."""
+        portal, _ = self._bridge()
+        return portal.run(
+            self._aio.prune_some(
+                state=state,
+                older_than_seconds=older_than_seconds,
+                after=after,
+                seconds_max=seconds_max,
+            )
         )
 
     def set_priority(self, id: int, priority: int) -> bool:

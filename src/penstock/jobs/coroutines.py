@@ -29,6 +29,7 @@ from penstock.jobs.overview import Overview
 from penstock.jobs.producer import (
     LIST_LIMIT,
     MANY_MAX,
+    PRUNE_SECONDS,
     Events,
     Ids,
     Jobs,
@@ -37,6 +38,7 @@ from penstock.jobs.producer import (
     Stats,
     Workers,
 )
+from penstock.jobs.prune import Pruned
 from penstock.jobs.runtime import Runtime
 from penstock.jobs.schedule import Schedules
 from penstock.jobs.waiting import number_of, numbers_of, result_of, wait_for_async
@@ -315,6 +317,25 @@ class AsyncJobs:
                 state=state,
                 older_than_seconds=older_than_seconds,
                 progress=progress,
+            )
+        )
+
+    async def prune_some(
+        self,
+        *,
+        state: State | str | Iterable[State | str] | None = None,
+        older_than_seconds: float | None = None,
+        after: int = 0,
+        seconds_max: float = PRUNE_SECONDS,
+    ) -> Pruned:
+        """A part of `prune`: what is done in `seconds_max`, and at least one small step."""
+        return await self._call(
+            partial(
+                self._jobs.prune_some,
+                state=state,
+                older_than_seconds=older_than_seconds,
+                after=after,
+                seconds_max=seconds_max,
             )
         )
 

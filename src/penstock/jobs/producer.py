@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +30,7 @@ from penstock.job import (
 from penstock.jobs.enqueueing import check_priority, encode_job
 from penstock.jobs.explain import Explanation, events_of, explain
 from penstock.jobs.overview import Overview, look_over
-from penstock.jobs.prune import limits_of, prune_now
+from penstock.jobs.prune import Pruned, limits_of, prune_by_hand
 from penstock.jobs.runtime import Runtime
 from penstock.jobs.waiting import number_of, numbers_of, result_of, wait_for
 from penstock.model import as_micros, check_count
@@ -37,6 +39,8 @@ from penstock.ports import Transaction
 LIST_LIMIT = 100
 MANY_MAX = 1_000
 """Jobs changed in one transaction."""
+PRUNE_SECONDS = 1.0
+"""How long a part of `prune` takes."""
 
 
 _changing = threading.Lock()
@@ -317,6 +321,39 @@ class Jobs:
         By default those that the settings `job_keep_…_seconds` would remove by and by; with
         `older_than_seconds` those that finished longer ago, of all final states or of `state`.
         """
+        step = Pruned(0, None)
+        for step in self._prune(state, older_than_seconds, 0):
+            if progress is not None:
+                progress(step.removed)
+        return step.removed
+
+    def prune_some(
+        self,
+        *,
+        state: State | str | Iterable[State | str] | None = None,
+        older_than_seconds: float | None = None,
+        after: int = 0,
+        seconds_max: float = PRUNE_SECONDS,
+    ) -> Pruned:
+        """A part of `prune`: what is done in `seconds_max`, and at least one small step.
+
+        What it returns says how many were removed, and `after` which id to go on.
+        """
+        if not isinstance(after, int) or not 0 <= after < 2**63:
+            raise InvalidInput(f"after is the id of a job, not {after!r}.")
+        ends_at = time.monotonic() + seconds_max
+        with closing(self._prune(state, older_than_seconds, after)) as steps:
+            step = next(steps)
+            while step.after is not None and time.monotonic() < ends_at:
+                step = next(steps)
+        return step
+
+    def _prune(
+        self,
+        state: State | str | Iterable[State | str] | None,
+        older_than_seconds: float | None,
+        after: int,
+    ) -> Generator[Pruned, None, None]:
         runtime = self._open()
         now = runtime.clock.now()
         states = states_of(state)
@@ -329,7 +366,7 @@ class Jobs:
             final = [found for found in State if found.is_final]
             before = dict.fromkeys(final, now - micros(older_than_seconds))
         before = {found: at for found, at in before.items() if not states or found in states}
-        return prune_now(runtime.store, before, now, progress)
+        return prune_by_hand(runtime.store, before, now, after)
 
     def set_priority(self, id: int, priority: int) -> bool:
         """False if it is not waiting for a worker any more."""

@@ -6,7 +6,9 @@ claim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+
+import msgspec
 
 from penstock.clock import Clock, Micros, micros
 from penstock.committer import Committer
@@ -65,26 +67,31 @@ class Pruner:
         return removed
 
 
-def prune_now(
-    store: Store,
-    before: Mapping[int, Micros],
-    now: Micros,
-    progress: Callable[[int], None] | None = None,
-) -> int:
-    """By hand: one whole round, with a writer of its own. Returns how many jobs."""
-    removed, left = 0, count_finished(store, now)
+class Pruned(msgspec.Struct, frozen=True):
+    """What one step has removed."""
+
+    removed: int
+    after: int | None
+    """The id above which to go on. None: that was all."""
+
+
+def prune_by_hand(
+    store: Store, before: Mapping[int, Micros], now: Micros, after: int = 0
+) -> Generator[Pruned, None, None]:
+    """Step by step to the end, with a writer of its own. Each yields what there is since the
+    beginning."""
+    removed = 0
     writer = store.open_writer()
     try:
-        while left > 0:
+        while True:
             with writer.transaction() as transaction:
-                step = transaction.jobs.prune(before=before, now=now, limit=STEP)
-            removed += step
-            left -= step if step == STEP else STRETCH
-            if progress is not None:
-                progress(removed)
+                removed += transaction.jobs.prune(before=before, now=now, limit=STEP, after=after)
+                after = transaction.jobs.pruned_to
+            yield Pruned(removed, after or None)
+            if not after:
+                return
     finally:
         writer.close()
-    return removed
 
 
 def count_finished(store: Store, now: Micros) -> int:

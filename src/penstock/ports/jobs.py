@@ -74,8 +74,8 @@ class JobWriter(Protocol):
         anybody's hands, not more than `rate_max` in any `rate_seconds`, none while it is paused.
         One whose deadline has passed fails instead of being handed out. An attempt does not begin
         before `start`, but for those of which `begins` says so: they are started with their
-        claim. It is asked once about each, in this order. A process whose lease has run out gets nothing until it has entered again:
-        it would be taken away at once.
+        claim. It is asked once about each, in this order. A process whose lease has run out gets
+        nothing until it has entered again: it would be taken away at once.
         """
 
     def start(self, claims: Sequence[Claim], *, now: Micros) -> list[int]:
@@ -141,14 +141,26 @@ class JobWriter(Protocol):
 
     def set_limits(self, queue: str, limits: QueueLimits, *, now: Micros) -> None: ...
 
-    def prune(self, *, before: Mapping[int, Micros], now: Micros, limit: int) -> int:
+    def prune(
+        self,
+        *,
+        before: Mapping[int, Micros],
+        now: Micros,
+        limit: int,
+        after: int | None = None,
+    ) -> int:
         """Remove up to `limit` jobs that have finished before the time for their state, with
         their history, and results whose time is over. Returns how many jobs.
 
         A state that is not named is kept; so is a job whose unique key is taken for longer. Each
-        call looks at a stretch of `PRUNE_STRETCH * limit` finished jobs, and the next one, through
-        the same writer, at the following: what cannot be removed hides nothing.
+        call looks at a stretch of `PRUNE_STRETCH * limit` finished jobs above the id `after`, or
+        if that is None where the last call through the same writer ended: what cannot be removed
+        hides nothing. `pruned_to` says where to go on.
         """
+
+    @property
+    def pruned_to(self) -> int:
+        """The id up to which the last `prune` has looked. 0: it has come to the end."""
 
     @property
     def made_ready(self) -> bool:

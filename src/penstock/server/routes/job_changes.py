@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from penstock.delivery.access import Access
 from penstock.errors import Forbidden, InvalidInput, JobNotFound
+from penstock.jobs.prune import Pruned
 from penstock.server.routes.context import Context, body_as, context_of, reply
 from penstock.server.routes.job_shapes import (
     CancelRequest,
@@ -26,7 +27,6 @@ from penstock.server.routes.job_shapes import (
 )
 from penstock.server.routes.jobs import ID_MAX, JobId, may_all, visible
 from penstock.server.routes.schema import describe
-from penstock.server.routes.shapes import RemovedReply
 
 MANY_MAX = 1_000
 """Jobs that one request changes."""
@@ -132,9 +132,9 @@ async def cancel_jobs(request: Request) -> Response:
 @router.post(
     "/v1/jobs/prune",
     **describe(
-        "Remove finished jobs of all queues now",
+        "Remove finished jobs of all queues now, as many as can be in a second",
         body=PruneRequest,
-        ok={200: RemovedReply},
+        ok={200: Pruned},
         errors=(400, 403, 413),
     ),
 )
@@ -142,10 +142,13 @@ async def prune_jobs(request: Request) -> Response:
     context = context_of(request)
     context.access(request).check_jobs_admin("*")
     wanted = await body_as(request, _prune_body)
-    removed = await context.hub.aio.jobs.prune(
-        state=wanted.state, older_than_seconds=wanted.older_than_seconds
+    pruned = await context.hub.aio.jobs.prune_some(
+        state=wanted.state,
+        older_than_seconds=wanted.older_than_seconds,
+        after=wanted.after,
+        seconds_max=wanted.seconds_max,
     )
-    return reply(RemovedReply(removed))
+    return reply(pruned)
 
 
 async def _changeable(context: Context, access: Access, id: int) -> None:

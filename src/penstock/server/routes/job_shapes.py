@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,12 +23,14 @@ from penstock.job import (
     Worker,
 )
 from penstock.jobs.explain import Explanation, Reason
+from penstock.jobs.producer import PRUNE_SECONDS
 from penstock.model import Format
 
 StateName = Literal[
     "pending", "scheduled", "waiting", "processing", "completed", "failed", "cancelled"
 ]
 FinalName = Literal["completed", "failed", "cancelled"]
+PRUNE_SECONDS_MAX = 10.0
 NAMES = {number: name for name, number in codec.FORMATS.items()}
 
 
@@ -125,7 +127,7 @@ class JobReply(msgspec.Struct, frozen=True, kw_only=True):
         result_format: Format | None = None
         if job.raw_result is not None:
             result, result_base64 = as_json(job.raw_result, job.result_encoding)
-            result_format = _format(job.result_encoding)
+            result_format = format_of(job.result_encoding)
         same = {
             name: getattr(job, name)
             for name in (
@@ -139,7 +141,7 @@ class JobReply(msgspec.Struct, frozen=True, kw_only=True):
             state=state_name(job.state),
             payload=payload,
             base64=base64,
-            format=_format(job.encoding),
+            format=format_of(job.encoding),
             result=result,
             result_base64=result_base64,
             result_format=result_format,
@@ -240,6 +242,10 @@ class PruneRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     state: list[FinalName] | None = None
     older_than_seconds: float | None = None
+    after: int = 0
+    """Only above this id: to go on where the last reply ended."""
+    seconds_max: Annotated[float, msgspec.Meta(ge=0, le=PRUNE_SECONDS_MAX)] = PRUNE_SECONDS
+    """How long this request may take; the rest is for the next."""
 
 
 class LimitsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -301,7 +307,7 @@ class ScheduleReply(msgspec.Struct, frozen=True, kw_only=True):
                 "last_job_id",
             )
         }
-        return cls(payload=payload, base64=base64, format=_format(schedule.encoding), **same)
+        return cls(payload=payload, base64=base64, format=format_of(schedule.encoding), **same)
 
 
 class SchedulesReply(msgspec.Struct, frozen=True):
@@ -334,5 +340,5 @@ def state_name(state: State) -> StateName:
     return cast(StateName, state.name.lower())
 
 
-def _format(encoding: int) -> Format:
+def format_of(encoding: int) -> Format:
     return cast(Format, NAMES.get(encoding & codec.FORMAT_MASK, "bytes"))

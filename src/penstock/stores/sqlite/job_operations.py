@@ -81,18 +81,25 @@ class JobOperations(JobRows):
         self._connection.execute(SQL["put_queue"], values)
         self.made_ready = True
 
-    def prune(self, *, before: Mapping[int, Micros], now: Micros, limit: int) -> int:
+    def prune(
+        self,
+        *,
+        before: Mapping[int, Micros],
+        now: Micros,
+        limit: int,
+        after: int | None = None,
+    ) -> int:
         """Goes round by id, a stretch at a time: no index by time is needed, which every
         completed job would pay for."""
-        first, stretch = self._prune_after, PRUNE_STRETCH * limit
+        first, stretch = self.pruned_to if after is None else after, PRUNE_STRETCH * limit
         last, seen = fetch_one(self._connection, SQL["stretch"], (first, stretch))
         self._connection.execute(SQL["forget_results"], (first, last, now))
         times = [before.get(state, 0) for state in State if state.is_final]
         rows = fetch_all(self._connection, SQL["prunable"], (first, last, now, limit, *times))
         # Where there was more to remove than may be, the rest of the stretch is for the next call.
-        self._prune_after = last if seen == stretch else 0
+        self.pruned_to = last if seen == stretch else 0
         if len(rows) == limit:
-            self._prune_after = rows[-1][0]
+            self.pruned_to = rows[-1][0]
         if not rows:
             return 0
         ids = [row[0] for row in rows]

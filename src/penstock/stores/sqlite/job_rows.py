@@ -61,7 +61,7 @@ class JobRows:
     def __init__(self, connection: apsw.Connection, leasing: Leasing) -> None:
         self._connection = connection
         self._leasing = leasing
-        self._prune_after = 0
+        self.pruned_to = 0
         self.begin()
 
     # The transaction's own life, called by its owner
