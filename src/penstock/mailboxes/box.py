@@ -27,7 +27,7 @@ from penstock.mailboxes.record import (
     encode_record,
     scan,
 )
-from penstock.mailboxes.state import NAME, NOTHING, State
+from penstock.mailboxes.state import NAME, NOTHING, State, Whole
 from penstock.mailboxes.state_log import compact, read_state
 
 ACKED_MAX = 64
@@ -105,6 +105,9 @@ class Shelf(Protocol):
     def wipe(self, box: Box, entries: list[Entry]) -> None:
         """Write over what was acknowledged, once that is on disk."""
 
+    def promised(self, digest: bytes) -> Whole:
+        """What this process has written to a box and not synced: nothing of it can be missing."""
+
     def make_room(self, error: OSError) -> bool:
         """Whether a full disk has a little space now: reading a box must always be possible."""
 
@@ -170,7 +173,9 @@ class Box:
 
     def look(self, shelf: Shelf) -> None:
         """Know what is in the message files. Raises `MailboxCorrupt` if that cannot be told."""
-        if not self.is_loaded:
+        if self.halted:
+            self._reload(shelf)  # It may have been mended by other means.
+        elif not self.is_loaded:
             shelf.load(self)
         elif self.looked_at == shelf.seen:
             pass
@@ -579,9 +584,10 @@ class Box:
         try:
             shelf.disk.append(file, text)
         except OSError as error:
+            shelf.disk.truncate(file, 0 if self.log_mark is None else self.log_mark[1])
             if not shelf.make_room(error):
                 raise
-            shelf.disk.append(file, b"\n" + line)
+            shelf.disk.append(file, text)
         found = shelf.disk.stat(file)
         self.log_mark = (found.st_ino, found.st_size)
         self.is_torn, self.saved = False, self.whole

@@ -20,6 +20,8 @@ _NUMBER = struct.Struct("@Q")
 SIZE = SLOTS * _NUMBER.size
 OVERFLOW = SIZE - _NUMBER.size
 """For all processes beyond the slots."""
+GENERATION = SIZE + SLOTS
+ALL = GENERATION + _NUMBER.size
 
 
 class Changes:
@@ -28,11 +30,11 @@ class Changes:
         self._file = disk.open(path, os.O_RDWR | os.O_CREAT)
         # All of it has its place on disk: a page that found none would end the process.
         try:
-            disk.allocate(self._file, SIZE + SLOTS)
+            disk.allocate(self._file, ALL)
         except OSError:
             disk.close(self._file)
             raise
-        self._memory = mmap.mmap(self._file, SIZE + SLOTS)
+        self._memory = mmap.mmap(self._file, ALL)
         self._place: int | None = None
         self._own = 0
         for slot in range(SLOTS - 1):
@@ -76,7 +78,17 @@ class Changes:
     @property
     def is_awaited(self) -> bool:
         """Whether any process wants to be told."""
-        return self._memory.find(b"\1", SIZE) >= 0
+        return self._memory.find(b"\1", SIZE, GENERATION) >= 0
+
+    @property
+    def generation(self) -> int:
+        """Another one: all boxes were replaced, and nothing that was known of them holds."""
+        return int(_NUMBER.unpack_from(self._memory, GENERATION)[0])
+
+    def begin_generation(self) -> None:
+        """Under the lock of all boxes."""
+        _NUMBER.pack_into(self._memory, GENERATION, secrets.randbits(63))
+        self.begin()
 
     def close(self, *, is_own: bool = True) -> None:
         """Not its own: in a forked child, whose parent goes on waiting."""

@@ -65,9 +65,14 @@ class Segment:
         """See to it that so much more fits. Raises `OSError` if the disk is full."""
         needed = self.end + size
         if needed > self._allocated:
-            needed = max(needed, self._allocated + GROWTH_BYTES)
-            self._disk.allocate(self._file, needed)
-            self._allocated = needed
+            try:
+                self._allocate(max(needed, self._allocated + GROWTH_BYTES))
+            except OSError:
+                self._allocate(needed)
+
+    def _allocate(self, size: int) -> None:
+        self._disk.allocate(self._file, size)
+        self._allocated = size
 
     @property
     def is_full(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import resource
 import secrets
 import sys
 import threading
@@ -113,7 +114,7 @@ class Folder:
         self.settings = settings
         self._clock = clock
         self._telemetry = telemetry
-        self.files = Files(self.disk, settings.mailbox_open_files_max)
+        self.files = Files(self.disk, min(settings.mailbox_open_files_max, files_max()))
         self.limits = Limits(
             settings.mailbox_messages_max,
             settings.mailbox_file_messages_max,
@@ -139,7 +140,8 @@ class Folder:
         self._liveness = -1
         self._notes: list[tuple[bytes, bytes]] = []
         self._discards: list[str | Wipe] = []
-        self._dirty: dict[str, tuple[Box, Whole]] = {}
+        self._dirty: dict[bytes, tuple[Box, Whole]] = {}
+        self._syncing: dict[bytes, tuple[Box, Whole]] = {}
         self._headed: set[tuple[bytes, int]] = set()
         self._has_unsynced = False
         self._is_durable = settings.mailbox_durability != "os"
@@ -156,6 +158,7 @@ class Folder:
             self._reserve = Reserve(self.disk, f"{root}/reserve", settings.mailbox_reserve_bytes)
             self._changes = Changes(self.disk, f"{root}/changes")
             opened.callback(self._changes.close)
+            self._generation = self._changes.generation
             self.changing = self._changes.begin
             self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
             opened.callback(self.arrivals.stop)
@@ -178,13 +181,18 @@ class Folder:
 
     def note(self, box: Box, line: bytes) -> None:
         if self._is_durable:
-            self._dirty[box.id] = (box, (box.write_file, box.write_byte, box.next_seq))
+            self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
             self._notes.append((box.digest, line))
 
     def discard(self, box: Box, file: int) -> None:
         path = box.path(file)
         self.files.drop(path)
         self._discards.append(path)
+
+    def promised(self, digest: bytes) -> Whole:
+        """What this process has written to a box and not synced: nothing of it can be missing."""
+        found = self._dirty.get(digest) or self._syncing.get(digest)
+        return NOTHING if found is None else found[1]
 
     def wipe(self, box: Box, entries: list[Entry]) -> None:
         self._discards += [Wipe(box.id, entry) for entry in entries]
@@ -221,7 +229,7 @@ class Folder:
         """A box that nobody else changes, in this process or another."""
         with self._holding(lambda: self.box(id).digest):
             box = self.box(id)
-            self.seen = self._changes.look()
+            self._look()
             try:
                 yield box
             except OSError as error:
@@ -259,9 +267,51 @@ class Folder:
             time.sleep(pause)
             pause = min(2 * pause, LOCK_PAUSE_SECONDS_MAX)
 
+    def _look(self) -> None:
+        """Whether others have changed something. Under a lock."""
+        count = self._changes.look()
+        if count != self.seen:
+            self.seen = count
+            if self._changes.generation != self._generation:
+                self._start_anew()
+
     def look_again(self) -> None:
         """Files of boxes were changed by other means than their boxes: nothing known holds."""
         self._changes.count += 1
+
+    @contextmanager
+    def replacing(self) -> Iterator[None]:
+        """All boxes are replaced by others: nobody uses one meanwhile, or knows one afterwards."""
+        self.recover()
+        ends_at = time.monotonic() + self.settings.lock_timeout_seconds
+        while True:
+            with self.mutex:
+                self.check()
+                if self.disk.try_lock_all(self._locks):
+                    self._changes.begin_generation()
+                    self._start_anew()
+                    try:
+                        yield
+                    finally:
+                        self.disk.unlock_all(self._locks)
+                    return
+            if time.monotonic() > ends_at:
+                raise StoreBusy(BUSY)
+            time.sleep(LOCK_PAUSE_SECONDS_MAX)
+
+    def _start_anew(self) -> None:
+        """What was to be synced, noted or removed is of boxes that are no more."""
+        self._generation = self._changes.generation
+        for box in self._boxes.values():
+            box.forget()
+        for known in (self._dirty, self._syncing, self._headed):
+            known.clear()
+        self._notes.clear()
+        self._discards.clear()
+        self.files.close()
+        for segment in (self._segment, self._spare):
+            if segment is not None:
+                segment.begin()
 
     def check(self) -> None:
         if self._failure is not None:
@@ -315,7 +365,7 @@ class Folder:
             group = Group(segment)
             is_alone = len(requests) >= LOCK_ALL_FROM and self.disk.try_lock_all(self._locks)
             if is_alone:
-                self.seen = self._changes.look()
+                self._look()
             try:
                 for id, mails in requests:
                     if not is_alone and not self._take(id, ends_at):
@@ -362,14 +412,14 @@ class Folder:
                 if box.whole[0] < write.file or not box.whole[1]:
                     self._log_header(box, write, segment)
                 segment.add(WRITTEN, write.digest, write.file, write.salt, write.offset, write.data)
-            self._dirty[id] = (box, (box.write_file, box.write_byte, box.next_seq))
+            self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
         return answers
 
     def _take(self, id: str, ends_at: float) -> bool:
         """The lock of a box, and a look at whether others have changed something."""
         if not self._try_lock(number_of(self.box(id).digest), ends_at):
             return False
-        self.seen = self._changes.look()
+        self._look()
         return True
 
     def _check_space(
@@ -454,14 +504,23 @@ class Folder:
                     path = f"{commits}/{self._name}.lock"
                     self._liveness = self.disk.open(path, os.O_RDWR | os.O_CREAT)
                     self.disk.lock(self._liveness, 0)
-            segment = self._new_segment("a")
-            # Also of those above it, which another process may have made and not come to sync.
+            with ExitStack() as opened:
+                segments = [self._new_segment(letter, opened) for letter in LETTERS]
+                self._sync_names(commits)
+                opened.pop_all()
+        except OSError as error:
+            raise translated(error) from error
+        self._segment, self._spare = segments
+        return self._segment
+
+    def _sync_names(self, commits: str) -> None:
+        """Also of those above it, which another process may have made and not come to sync."""
+        try:
             for folder in (commits, self.root, os.path.dirname(self.root)):
                 self.disk.sync_folder(folder)
         except OSError as error:
-            raise translated(error) from error
-        self._segment = segment
-        return segment
+            self.fail(error)
+            raise MailboxesFailed from error
 
     @contextmanager
     def _recovering(self) -> Iterator[None]:
@@ -476,10 +535,16 @@ class Folder:
         finally:
             self.disk.unlock(self._locks, RECOVERY)
 
-    def _new_segment(self, letter: str) -> Segment:
+    def _new_segment(self, letter: str, opened: ExitStack) -> Segment:
         path = f"{self.root}/commits/{self._name}.{letter}.log"
         segment = Segment(self.disk, path, self.settings.mailbox_log_bytes)
-        segment.begin()
+        opened.callback(segment.close)
+        try:
+            segment.begin()
+        except OSError as error:
+            if not self.make_room(error):
+                raise
+            segment.begin()
         return segment
 
     def log_end(self, path: str) -> tuple[int | None, bool]:
@@ -542,11 +607,10 @@ class Folder:
             with self.mutex:
                 if self._failure is not None or self._segment is None or not self._dirty:
                     return
-                if self._spare is None:
-                    self._spare = self._new_segment("b")
-                    self.disk.sync_folder(f"{self.root}/commits")
+                assert self._spare is not None, "they are opened together"
                 self._segment, self._spare = self._spare, self._segment
                 dirty, self._dirty = self._dirty, {}
+                self._syncing = dirty
                 self._headed.clear()
             try:
                 self._sync_boxes([box.folder for box, _ in dirty.values()])
@@ -556,8 +620,9 @@ class Folder:
             with self.mutex:
                 # At once: who idles from here on must not leave a log of what is long gone.
                 self._spare.begin()
-            for id, (_, whole) in dirty.items():
-                self._settle(id, whole)
+            for digest, (box, whole) in list(dirty.items()):
+                self._settle(box.id, whole)
+                dirty.pop(digest, None)
 
     def _settle(self, id: str, whole: Whole) -> None:
         """Up to here a box is on disk. Written down where that would not be done soon anyway."""
@@ -568,7 +633,7 @@ class Folder:
             number = number_of(box.digest)
             if not self._try_lock(number, time.monotonic() + LOCK_PATIENCE_SECONDS):
                 return  # It is being used: the next line says it.
-            self.seen = self._changes.look()
+            self._look()
             try:
                 box.look(self)
                 box.look_at_state(self)
@@ -776,6 +841,12 @@ class Folder:
                 self.disk.close(file)
         self._segment = self._spare = None
         self._liveness = -1
+
+
+def files_max() -> int:
+    """A quarter of what this process may open: others want some, too."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(4, limit // 4)
 
 
 def bytes_max(mails: list[NewMail]) -> int:

@@ -129,7 +129,9 @@ class _Looking:
         self._records: list[tuple[int, Record]] = []
         self._files = message_files(names)
         self._state = read_state(folder.disk, path)[0]
-        self._whole = NOTHING if self._state is None else self._state.whole
+        self._whole = max(
+            NOTHING if self._state is None else self._state.whole, folder.promised(digest)
+        )
 
     def look(self) -> BoxFiles:
         for name in sorted(self._names):

@@ -32,7 +32,12 @@ from penstock.mail import (
 from penstock.mailboxes import transfer
 from penstock.mailboxes.contents import delete, expire, look, mails_of, stats_of
 from penstock.mailboxes.expiry import expire_all
-from penstock.mailboxes.folder import Folder, number_of
+from penstock.mailboxes.folder import (
+    LOCK_PATIENCE_SECONDS,
+    LOCK_PAUSE_SECONDS_MAX,
+    Folder,
+    number_of,
+)
 from penstock.mailboxes.inspection import Inspection, verify
 from penstock.mailboxes.listing import names_in
 from penstock.mailboxes.mailroom import MailRoom
@@ -332,7 +337,12 @@ def put(
 
 def put_now(folder: Folder, id: str, mails: list[NewMail]) -> list[Posted | PenstockError]:
     """Without a commit log, and so without a thread that others wait for, too."""
-    group = folder.put([(id, mails)], is_logged=False)
+    ends_at = time.monotonic() + folder.settings.lock_timeout_seconds
+    while True:
+        group = folder.put([(id, mails)], is_logged=False, patience_seconds=LOCK_PATIENCE_SECONDS)
+        if not group.busy or time.monotonic() > ends_at:
+            break
+        time.sleep(LOCK_PAUSE_SECONDS_MAX)  # While others go on.
     folder.show(group)
     return group.answers[0]
 

@@ -37,6 +37,7 @@ def load(box: Box, shelf: Shelf) -> None:
     try:
         names = disk.list(box.folder)
     except (FileNotFoundError, NotADirectoryError):
+        _load_without_files(box, shelf)
         return
     # What is open may be another file by now.
     shelf.files.drop(box.state_path)
@@ -60,7 +61,7 @@ def load(box: Box, shelf: Shelf) -> None:
     files = files[len(over) :]
     if files:
         _Reading(box, shelf, state, files).run()
-    elif state is not None:
+    else:
         _load_without_files(box, shelf)
     if over and not box.halted:
         box.save(shelf)
@@ -76,9 +77,11 @@ def message_files(names: list[str]) -> list[int]:
 
 def _load_without_files(box: Box, shelf: Shelf) -> None:
     box.write_byte = box.write_msg = 0
-    if box.whole[2] > box.read_seq:
-        tell_lost(box, shelf, box.read_seq, box.whole[2] - 1)
-        _begin_with_gap(box, shelf, box.read_seq, box.whole[2] - 1)
+    promised = max(box.whole, shelf.promised(box.digest))
+    box.write_file = max(box.write_file, promised[0])
+    if promised[2] > box.read_seq:
+        tell_lost(box, shelf, box.read_seq, promised[2] - 1)
+        _begin_with_gap(box, shelf, box.read_seq, promised[2] - 1)
         box.read_file, box.read_msg, box.read_byte = box.write_file, 0, HEADER_SIZE
     else:
         box.read_seq = box.next_seq  # What is in between was never promised.
@@ -122,7 +125,8 @@ class _Reading:
     def __init__(self, box: Box, shelf: Shelf, state: State | None, files: list[int]) -> None:
         self._box = box
         self._shelf = shelf
-        self._whole = NOTHING if state is None else state.whole
+        self._whole = max(NOTHING if state is None else state.whole, shelf.promised(box.digest))
+        self._has_state = state is not None
         self._files = files
         self._headers: dict[int, Header] = {}
         self._pending: list[Entry] = []
@@ -286,7 +290,7 @@ class _Reading:
         box.salt, box.file_seq, box.created_at = header.salt, header.first_seq, header.at
         box.pending, box.acked = self._pending, dict.fromkeys(self._acked[-ACKED_MAX:])
         lost = min(first, self._whole[2]) - 1
-        if lost >= box.read_seq:
+        if self._has_state and lost >= box.read_seq:
             tell_lost(box, shelf, box.read_seq, lost)
             box.pending.insert(0, self._gap_before(header, lost))
         if self._expected < self._whole[2]:

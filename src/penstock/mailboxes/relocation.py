@@ -149,17 +149,14 @@ def restore_boxes(folder: Folder, source: Path, progress: Progress | None) -> in
     here = dict(_all_boxes(f"{folder.root}/boxes"))
     assert layout.version == VERSION, "an older one is migrated when there is one"
     digests = sorted({*kept, *here})
-    for number, digits in enumerate(digests, 1):
-        digest = bytes.fromhex(digits)
-        path = folder.folder_of(digest)
-        with folder.holding(digest):
-            folder.changing()
-            folder.look_again()
+    with folder.replacing():
+        for number, digits in enumerate(digests, 1):
+            path = folder.folder_of(bytes.fromhex(digits))
             if digits in here:
                 shutil.rmtree(path)
             if digits in kept:
                 _copy_box(kept[digits], Path(path))
-        if progress is not None:
-            progress(number, len(digests))
-    _sync_tree(Disk(), folder.root)
+            if progress is not None:
+                progress(number, len(digests))
+        _sync_tree(Disk(), folder.root)
     return len(kept)
