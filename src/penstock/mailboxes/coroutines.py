@@ -34,6 +34,7 @@ from penstock.mailboxes.subscriptions import (
     subscribing,
     unsubscribing,
 )
+from penstock.mailboxes.window import Mark, mark_of
 from penstock.model import Format, Start
 
 T = TypeVar("T")
@@ -171,7 +172,8 @@ class AsyncMailbox:
         mail = await self.peek()
         if mail is not None:
             return mail
-        arrivals = self._ready().mail.folder.arrivals
+        folder = self._ready().mail.folder
+        arrivals = folder.arrivals
         loop, rung = asyncio.get_running_loop(), asyncio.Event()
         number, key = number_of_id(self.id), object()
         ends_at = None if timeout is None else loop.time() + timeout
@@ -183,13 +185,19 @@ class AsyncMailbox:
                 return  # The loop has ended.
 
         arrivals.wait_for(number, key, wake)
+        mark: Mark | None = None
         try:
             while True:
                 rung.clear()
-                mail = await self.peek()
                 left = None if ends_at is None else ends_at - loop.time()
-                if mail is not None or (left is not None and left <= 0):
-                    return mail
+                is_over = left is not None and left <= 0
+                found = mark_of(folder, self.id)
+                if found != mark or is_over:
+                    # Not each time it is woken: it takes a thread, and many may wait.
+                    mark = found
+                    mail = await self.peek()
+                    if mail is not None or is_over:
+                        return mail
                 try:
                     async with asyncio.timeout(left):
                         await rung.wait()
