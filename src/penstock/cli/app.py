@@ -13,6 +13,7 @@ from penstock.cli import (
     follow,
     health,
     jobs,
+    lake,
     ledger,
     mailboxes,
     migrate,
@@ -92,6 +93,7 @@ app.add_typer(consumers.app, name="consumers", rich_help_panel=PLACES)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=PLACES)
 app.add_typer(mailboxes.app, name="mailboxes", rich_help_panel=PLACES)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=PIPELINES)
+app.add_typer(lake.app, name="lake", rich_help_panel=PIPELINES)
 health.register(app, OPERATING)
 doctor.register(app, OPERATING)
 backup.register(app, OPERATING)

@@ -18,6 +18,7 @@ ORDER = (
     "ledger",
     "mailboxes",
     "pipeline",
+    "lake",
     "health",
     "doctor",
     "backup",
