@@ -475,6 +475,20 @@ def test_filters_are_taken_over_where_they_can_be(hub: penstock.Hub, path: Path)
     assert [row["offset"] for row in rows_of(reader.read(part), OFFSETS)] == [2, 6]
 
 
+def test_filters_on_topics_only_ever_narrow(hub: penstock.Hub, path: Path) -> None:
+    for topic in ("a", "b", "c"):
+        hub.topics.publish(topic, 1)
+    reader = filtering(path, subscribePattern="a,b")
+
+    assert list(reader.pushFilters([In(("topic",), ("b", "c"))])) == []
+    [part] = reader.partitions()
+    assert [row["offset"] for row in rows_of(reader.read(part), OFFSETS)] == [2]
+    nothing = [EqualTo(("topic",), "a"), EqualTo(("topic",), "c")]
+    assert list(reader.pushFilters(nothing)) == []
+    for part in reader.partitions():
+        assert rows_of(reader.read(part), OFFSETS) == []
+
+
 def test_filters_on_times_are_taken_over(open_hub: Callable[..., penstock.Hub], path: Path) -> None:
     clock = FakeClock()
     hub = open_hub(clock=clock)

@@ -101,7 +101,9 @@ def test_a_local_session_stays_on_the_machine_and_is_quiet() -> None:
     assert conf["spark.sql.session.timeZone"] == "UTC"
     assert int(conf["spark.sql.shuffle.partitions"]) <= 8
     log4j = conf["spark.driver.extraJavaOptions"].removeprefix("-Dlog4j2.configurationFile=file:")
-    assert "rootLogger.level = error" in Path(log4j).read_text(encoding="utf-8")
+    quiet = Path(log4j).read_text(encoding="utf-8")
+    assert "rootLogger.level = error" in quiet
+    assert "logger.gateway.level = error" in quiet, "Spark would speak of another level"
 
 
 def test_a_cluster_gets_no_settings_of_one_machine() -> None:

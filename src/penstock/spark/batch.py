@@ -108,7 +108,8 @@ class FilteringBatchReader(BatchReader):
     def _narrow(self, condition: Condition) -> None:
         """Among the topics that are meant, only these."""
         names = [condition.value] if condition.operator == "=" else condition.value
-        patterns = [Pattern(text) for text in self._options.topics or ("*",)]
+        meant = ("*",) if self._options.topics is None else self._options.topics
+        patterns = [Pattern(text) for text in meant]
         topics = tuple(name for name in names if any(p.matches(name) for p in patterns))
         self._options = msgspec.structs.replace(self._options, topics=topics)
 
