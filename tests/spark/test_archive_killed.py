@@ -145,6 +145,7 @@ def kill_at_random(archives: Archives, kills: int) -> int:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_twenty_kills_at_random_moments(archives: Archives) -> None:
     hit = kill_at_random(archives, 20)
 
