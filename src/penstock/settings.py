@@ -22,9 +22,7 @@ DEFAULT_URL = "sqlite:///penstock.db"
 DEFAULT_FILE = "penstock.toml"
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 # Read elsewhere than here: where the settings file is, and switches of other programs.
-NOT_SETTINGS = frozenset(
-    {"PENSTOCK_CONFIG", "PENSTOCK_READ_URL", "PENSTOCK_TOKEN"}
-)
+NOT_SETTINGS = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_READ_URL", "PENSTOCK_TOKEN"})
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]

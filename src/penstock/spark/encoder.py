@@ -197,7 +197,8 @@ def digest_of(made: Columns, count: int) -> int:
     if not count:
         return 0
     crc, bodies = zlib.crc32, made["body"]
-    same, varied = [], []
+    same: list[Any] = []
+    varied: list[Any] = []
     for name, column in made.items():
         if name != "body":
             # Most columns say the same of all rows: that is weighed once.

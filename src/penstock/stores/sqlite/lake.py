@@ -186,7 +186,9 @@ def _coverage(connection: apsw.Connection) -> list[Coverage]:
 
 def _file(row: tuple[Any, ...]) -> LakeFile:
     *values, formats, unparsable = row
-    return LakeFile(*values, msgspec.json.decode(formats), unparsable)
+    counts = msgspec.json.decode(formats, type=dict[str, int])
+    known: tuple[Any, ...] = (*values, counts, unparsable)
+    return LakeFile(*known)
 
 
 def _places(coverage: Mapping[str, int]) -> str:

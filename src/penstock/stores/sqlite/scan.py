@@ -415,7 +415,7 @@ def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
 
 def _columns(
     connection: apsw.Connection, sql: str, values: dict[str, Any], query: Query
-) -> list[list[Any]]:
+) -> list[Sequence[Any]]:
     """The columns of a statement's rows, the id as the last.
 
     Turned piece by piece, while a piece's rows are still in the processor's cache: that is
@@ -426,7 +426,7 @@ def _columns(
     while piece := list(itertools.islice(rows, PIECE)):
         for column, part in zip(columns, zip(*piece, strict=True), strict=True):
             column.extend(part)
-    return columns
+    return [*columns]
 
 
 def _next_ids(
