@@ -49,6 +49,23 @@ def test_keys_are_listed_with_their_rights(terminal: Terminal) -> None:
     assert shop["expires"].endswith("+00:00")
 
 
+def test_rights_on_mailboxes_are_given_listed_and_signed(terminal: Terminal) -> None:
+    """M11: put, read, admin, each by name or glob."""
+    made = terminal.done(
+        *("tokens", "create", "shop", "--mailboxes-put", "user-*", "--mailboxes-admin", "user-*")
+    )
+    access = tokens_of(terminal).authenticate(made.lines[0])
+    assert (access.mailboxes_put, access.mailboxes_admin) == (("user-*",), ("user-*",))
+    assert access.mailboxes_read == ()
+    assert "put user-*; admin user-*" in terminal.done("tokens", "list").out
+    signed = terminal.done(
+        *("tokens", "jwt", "ann", "--mailboxes-read", "user-ann"),
+        *("--key", terminal.folder / "k", "--new-key", "--json"),
+    )
+    reader = tokens_of(terminal, jwt_key_file=str(terminal.folder / "k"))
+    assert reader.authenticate(signed.json["token"]).mailboxes_read == ("user-ann",)
+
+
 def test_a_revoked_key_is_refused_and_its_name_is_free(terminal: Terminal) -> None:
     key = terminal.done("tokens", "create", "shop", "-p", "orders", "--json").json["token"]
     assert terminal.done("tokens", "revoke", "shop", "--json").json["was_key"]

@@ -176,6 +176,30 @@ def test_the_newer_connection_has_the_mailbox(run: Run, hub: penstock.Hub) -> No
     assert second.told() == "mailbox_taken"
 
 
+def test_the_newer_connection_has_it_whichever_server_it_came_to(
+    start_server: Callable[..., Server], hub: penstock.Hub
+) -> None:
+    """Two server processes on the same boxes."""
+    code = """
+        const hub = connect(url);
+        const box = hub.mailbox("ann");
+        box.on("closed", ({ error }) => say(error.code));
+        box.onmail = async (mail) => {
+            say(mail.payload);
+            await box.ack(mail);
+        };
+        await event(box, "opened");
+        say("opened");
+        """
+    with Node(code, start_server().url) as first:
+        assert first.told() == "opened"
+        with Node(code, start_server().url) as second:
+            assert second.told() == "opened"
+            assert first.told() == "mailbox_taken"
+            hub.mailboxes.put("ann", "news")
+            assert second.told() == "news"
+
+
 def test_a_full_mailbox_and_bad_names(run: Run, hub: penstock.Hub) -> None:
     node = run("""
         const hub = connect(url);
