@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,42 @@ def test_a_job_that_waits_for_a_free_slot_makes_no_work_before() -> None:
     assert not slots.can_start(100.0)
     slots.free = 1
     assert slots.can_start(100.0)
+
+
+def test_only_short_jobs_let_others_be_started_ahead() -> None:
+    """A worker that has just done a long job takes one for its free slot, and none that would
+    wait for that one to end."""
+    slots = Slots("q", 1)
+    for took, wanted in ((AHEAD_SECONDS * 2, 1), (AHEAD_SECONDS / 2, 2)):
+        run = Run(a_claim())
+        slots.free, run.began = 0, 100.0
+        slots.give_back(run, 100.0 + took)
+        assert slots.wanted(100.0 + took) == wanted
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_no_job_waits_as_started_behind_a_long_one(memory: penstock.Hub, kind: str) -> None:
+    """One slot, three jobs: the one that runs is the only one that has begun."""
+    gates = [Gate() for _ in range(3)]
+
+    def function(n: int, job: Any) -> Any:
+        time.sleep(2 * AHEAD_SECONDS)
+        return gates[n].function(n, job)
+
+    async def coroutine(n: int, job: Any) -> Any:
+        await asyncio.sleep(2 * AHEAD_SECONDS)
+        return await gates[n].coroutine(n, job)
+
+    memory.job(name="long")(function if kind == "function" else coroutine)
+    numbers = [memory.jobs.enqueue("default", "long", n).id for n in range(3)]
+    with memory.start_workers({"default": 1}):
+        for done, gate in enumerate(gates):
+            wait_until(lambda gate=gate: gate.begun, "it runs")  # type: ignore[misc]
+            states = [memory.jobs.get(number).state for number in numbers]
+            assert states.count(State.PROCESSING) == 1, states
+            assert states.count(State.PENDING) == 2 - done, states
+            gate.open.set()
+        memory.jobs.wait_all(numbers, timeout=SOON)
 
 
 def test_delayed_jobs_stay_in_the_database(memory: penstock.Hub) -> None:

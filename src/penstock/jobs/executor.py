@@ -75,7 +75,9 @@ class Executor:
         isolation = entry.handler.isolation
         if isolation == "async":
             self._lanes.add(run)
-        elif isolation == "thread":
+            return
+        run.began = self._loop.time()
+        if isolation == "thread":
             self._limit(run)
             self._threads.add(run, _call)
         else:

@@ -67,18 +67,22 @@ class Lanes:
         assert task is not None
         while True:
             self._is_waking = False
-            until = self._loop.time() + SLICE_SECONDS
+            now = self._loop.time()
+            until = now + SLICE_SECONDS
             while self._waiting:
                 run = self._waiting.popleft()
+                run.began = now
                 self._on_end(run, await self._do(run, task))
+                now = self._loop.time()
                 if task.cancelling():
                     # It was meant for the handler. A lane that was told to end does end.
                     if self._waiting and not self._is_waking:
                         self._wake()
                     return
-                if self._loop.time() > until:
+                if now > until:
                     await asyncio.sleep(0)
-                    until = self._loop.time() + SLICE_SECONDS
+                    now = self._loop.time()
+                    until = now + SLICE_SECONDS
             if self._is_waking:
                 continue
             place = self._loop.create_future()

@@ -35,6 +35,7 @@ class Run:
     """Changed on the event loop's thread only, but for what the strike of a thread needs."""
 
     __slots__ = (
+        "began",
         "claim",
         "context",
         "entry",
@@ -56,6 +57,8 @@ class Run:
         self.id = claim.id
         self.token = claim.token
         self.phase = Phase.CLAIMED
+        self.began = 0.0
+        """When its handler was called, in the event loop's time."""
         self.why: Why | None = None
         self.entry: Entry | None = None
         self.context: JobContext | None = None

@@ -10,9 +10,9 @@ from penstock.job import Claim
 from penstock.jobs.run import Run
 
 AHEAD_SECONDS = 0.005
-"""Beyond its free slots, a worker claims and starts what it completed in this time, and no more:
-handlers shorter than a write to the disk do not wait for one each, and nobody hoards. A job on
-its last attempt is started only when a slot is free."""
+"""Beyond its free slots, a worker claims and starts as many jobs as it has done in this time that
+took no longer than this, and no more: handlers shorter than a write to the disk do not wait for
+one each, and nobody hoards. A job on its last attempt is started only when a slot is free."""
 CLAIM_MAX = 500
 """Jobs of a queue claimed in one transaction."""
 
@@ -46,6 +46,7 @@ class Slots:
         self.begun: deque[Run] = deque()
         """Started, and waiting for a slot."""
         self.finished = 0
+        """Short ones, since the last turn."""
         self._done: deque[tuple[float, int]] = deque()
 
     def note(self, now: float) -> None:
@@ -64,6 +65,12 @@ class Slots:
         """How many may be started."""
         pace = self.finished + sum(count for at, count in self._done if at >= now - AHEAD_SECONDS)
         return self.free + pace - len(self.begun)
+
+    def give_back(self, run: Run, now: float) -> None:
+        """A slot is free again."""
+        self.free += 1
+        if now - run.began < AHEAD_SECONDS:
+            self.finished += 1
 
     @property
     def idle(self) -> int:

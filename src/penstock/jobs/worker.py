@@ -374,8 +374,7 @@ class Worker:
             self._runtime.telemetry.emit("job_stuck", job=run.id, type=run.claim.type)
         else:
             run.phase = Phase.ANSWERED
-            slots.free += 1
-            slots.finished += 1
+            slots.give_back(run, self._loop.time())
             if slots.begun:
                 self._fill(slots)
         if self._progress:
