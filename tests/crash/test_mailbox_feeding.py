@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock.mail import MailKind
-from penstock.mailboxes.feeder import BATCH_MAX
 from penstock.mailboxes.mailboxes import Mailbox
+from penstock.mailboxes.news import BATCH_MAX
 from tests.factories import file_url, hub_on
 from tests.processes import Child
 from tests.waiting import wait_until

@@ -492,6 +492,6 @@ def test_headers_of_any_size_do_not_stop_a_feed(path: Path) -> None:
 
 def test_the_default_quota_is_larger_than_a_batch() -> None:
     """A box that was full and is half empty takes a whole batch, so that catching up is quick."""
-    from penstock.mailboxes.feeder import BATCH_MAX
+    from penstock.mailboxes.news import BATCH_MAX
 
     assert Settings().mailbox_messages_max >= 2 * BATCH_MAX

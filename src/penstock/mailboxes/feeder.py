@@ -28,10 +28,10 @@ from penstock.errors import (
 from penstock.leases import Kept, LeaseKeeper
 from penstock.mail import NewMail
 from penstock.mailboxes.audience import Audience, Hold, Member, Move, Place
-from penstock.mailboxes.box import ACKED_MAX
 from penstock.mailboxes.courier import Courier, Load, gap_of
 from penstock.mailboxes.mailroom import MailRoom
-from penstock.model import RESERVED_PREFIX, LogState, Message, Pattern, Position
+from penstock.mailboxes.news import BATCH_MAX, News, shares_of
+from penstock.model import LogState, Message, Pattern, Position
 from penstock.ports import Store, Transaction
 from penstock.ports.feeds import Step
 from penstock.ports.topics import NOTHING_TOLD
@@ -44,11 +44,8 @@ LEASE_SECONDS = 15.0
 CAMPAIGN_SECONDS = 0.5
 IDLE_SECONDS = 5.0
 """How often it looks without being woken."""
-BATCH_MAX = ACKED_MAX
 PLACES_MAX = 32
 """Looks into the log for those behind, before the news have their turn."""
-FEW = 8
-"""Topics and globs up to which each is read on its own, instead of everything once."""
 SAVE_EVERY = 10_000
 """Ids after which also those for whom nothing came are noted as being this far."""
 
@@ -89,6 +86,7 @@ class Feeder(Service):
         self._runtime = runtime
         self._store = runtime.store
         self._courier = Courier(runtime.mail, runtime.settings)
+        self._news = News(runtime.store, runtime.clock, runtime.settings.commit_bytes_max)
         self._kept: Kept | None = None
         self._audience = Audience(0)
         self._epoch = ""
@@ -242,13 +240,13 @@ class Feeder(Service):
         if log.last_id <= audience.position:
             return False
         try:
-            messages, through = self._read_news()
+            messages, through = self._news.read(list(audience.live), audience.position, self._epoch)
         except LogTrimmed:
             # Whose loss it is shows when each looks for itself.
             audience.fall_behind(log.last_id)
             return True
         loads: list[tuple[Member, list[Message], list[NewMail]]] = []
-        for pattern, share in self._shares(messages).items():
+        for pattern, share in shares_of(messages, audience.live).items():
             mails = [self._courier.mail_of(message, pattern) for message in share]
             loads += [(member, share, mails) for member in audience.live[pattern].values()]
         if loads and not self._bring(loads, through):
@@ -256,54 +254,6 @@ class Feeder(Service):
         audience.position = through
         audience.catch_up()
         return True
-
-    def _read_news(self) -> tuple[list[Message], int]:
-        """The next messages after the audience's position, and how far they reach."""
-        audience, now = self._audience, self._runtime.clock.now()
-        wanted = list(audience.live)
-        if len(wanted) > FEW:
-            wanted = ["*", *(name for name in wanted if name.startswith(RESERVED_PREFIX))]
-        found: dict[int, Message] = {}
-        through: int | None = None
-        for name in wanted:
-            chunk = self._store.topics.read(
-                Pattern(name),
-                after=audience.position,
-                floor=audience.position,
-                limit=BATCH_MAX,
-                now=now,
-            )
-            if chunk.epoch != self._epoch:
-                raise EpochChanged
-            found |= {message.id: message for message in chunk.messages}
-            through = chunk.through if through is None else min(through, chunk.through)
-        assert through is not None
-        messages = [found[id] for id in sorted(found) if id <= through]
-        return self._cut(messages, through)
-
-    def _cut(self, messages: list[Message], through: int) -> tuple[list[Message], int]:
-        """No more than one batch, in number and in bytes."""
-        bytes_left = self._runtime.settings.commit_bytes_max
-        for number, message in enumerate(messages):
-            bytes_left -= len(message.body)
-            if number and (bytes_left < 0 or number == BATCH_MAX):
-                return messages[:number], messages[number - 1].id
-        return messages, through
-
-    def _shares(self, messages: list[Message]) -> dict[str, list[Message]]:
-        """Which of them each topic or glob gets."""
-        live = self._audience.live
-        globs = [pattern for pattern in map(Pattern, live) if pattern.is_glob]
-        shares: dict[str, list[Message]] = {}
-        routes: dict[str, list[str]] = {}
-        for message in messages:
-            topic = message.topic
-            if topic not in routes:
-                routes[topic] = [glob.text for glob in globs if glob.matches(topic)]
-                routes[topic] += [topic] if topic in live else []
-            for name in routes[topic]:
-                shares.setdefault(name, []).append(message)
-        return shares
 
     # Those behind
 
@@ -342,7 +292,7 @@ class Feeder(Service):
             self._tell(members, gap, log.last_id, {})
             return
         messages = [message for message in chunk.messages if message.id <= audience.position]
-        messages, through = self._cut(messages, min(chunk.through, audience.position))
+        messages, through = self._news.cut(messages, min(chunk.through, audience.position))
         if not messages:
             for member in members:
                 member.position = through
