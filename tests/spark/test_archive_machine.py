@@ -113,9 +113,8 @@ class ArchiveMachine(RuleBasedStateMachine):
         settings = settings_for(file_url(self.path))
         scanner = open_scanner(settings, SystemClock())
         try:
-            view = scanner.lake.view()
-            reader: Any = Reader(None, settings)  # type: ignore[arg-type]
-            rest = reader._rest(scanner, view, view.coverage, Wanted(("*",)))
+            reader = Reader(None, settings)  # type: ignore[arg-type]
+            _, rest = reader.look(scanner, Wanted(("*",)), "both")
         finally:
             scanner.close()
         options = parse_source({"url": file_url(self.path), "includeHeaders": "true"}, ENTITIES)

@@ -17,9 +17,10 @@ from pyspark.sql import functions as fn
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import InvalidOption
 from penstock.model import RESERVED_PREFIX, Pattern, as_micros
-from penstock.ports.lake import Coverage, LakeView
+from penstock.ports.lake import LakeView
 from penstock.ports.scan import Scanner
 from penstock.settings import Settings
+from penstock.spark.archiving import archived_through
 from penstock.spark.entities import MESSAGES
 from penstock.spark.lake_files import CONSTANTS, SCHEMA, folders_of
 from penstock.spark.lake_folder import LakeFolder
@@ -109,10 +110,7 @@ class Reader:
     def read(self, wanted: Wanted, source: Part = "both") -> DataFrame:
         scanner = open_scanner(self._settings, self._clock)
         try:
-            view = scanner.lake.view(folders=wanted.folders, since=wanted.since, until=wanted.until)
-            # In the log alone: also what is in the lake by now.
-            covered = [] if source == "log" else view.coverage
-            rest = self._rest(scanner, view, covered, wanted)
+            view, rest = self.look(scanner, wanted, source)
             if view.files and source != "log":
                 self._folder.check(scanner.lake.id())
         finally:
@@ -122,6 +120,37 @@ class Reader:
         if source == "lake":
             return self._from_lake(view, wanted)
         return self._from_lake(view, wanted).unionByName(self._from_log(rest))
+
+    def look(self, scanner: Scanner, wanted: Wanted, source: Part) -> tuple[LakeView, Rest]:
+        """What is in the lake now, and what of the log is to be read beside it.
+
+        What was removed from the log before is no loss. It is asked for first: what is removed
+        after the view was taken may have been archived after it, too, and would be missing.
+        """
+        gone = scanner.trims("messages", wanted.topics, after=0)
+        view = scanner.lake.view(folders=wanted.folders, since=wanted.since, until=wanted.until)
+        # In the log alone: also what is in the lake by now.
+        coverage = [] if source == "log" else view.coverage
+        covered = [(found.subscription, found.through) for found in coverage]
+        after = min(archived_at_least(text, covered) for text in wanted.topics)
+        active = scanner.active(wanted.topics, after=after, limit=ACTIVE_MAX)
+        told = {
+            topic: max(gone.get(topic, 0), archived_through(topic, covered))
+            for topic in (gone if active is None else {*gone, *active})
+        }
+        return view, Rest(
+            wanted.topics,
+            view.epoch,
+            after,
+            view.last_id,
+            self._clock.now(),
+            wanted.since,
+            wanted.until,
+            tuple(covered),
+            {topic: through for topic, through in told.items() if through > after},
+            None if active is None else tuple(sorted(active)),
+            wanted.as_json,
+        )
 
     def _from_lake(self, view: LakeView, wanted: Wanted) -> DataFrame:
         if not view.files:
@@ -145,27 +174,6 @@ class Reader:
         self._spark.dataSource.register(RestSource)
         reader = self._spark.read.format(FORMAT).option("url", self._settings.url)
         return reader.option("rest", msgspec.json.encode(rest).decode()).load()
-
-    def _rest(
-        self, scanner: Scanner, view: LakeView, coverage: Sequence[Coverage], wanted: Wanted
-    ) -> Rest:
-        """What is in the log and not covered. What was removed from it by now is no loss."""
-        covered = [(found.subscription, found.through) for found in coverage]
-        after = min(archived_at_least(text, covered) for text in wanted.topics)
-        active = scanner.active(wanted.topics, after=after, limit=ACTIVE_MAX)
-        return Rest(
-            wanted.topics,
-            view.epoch,
-            after,
-            view.last_id,
-            self._clock.now(),
-            wanted.since,
-            wanted.until,
-            tuple(covered),
-            scanner.trims("messages", wanted.topics, after=after),
-            None if active is None else tuple(sorted(active)),
-            wanted.as_json,
-        )
 
 
 def archived_at_least(text: str, covered: Sequence[tuple[str, int]]) -> int:
