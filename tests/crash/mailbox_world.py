@@ -22,6 +22,8 @@ from penstock.mail import Mail, MailKind, NewMail, Posted
 from penstock.mailboxes.contents import delete, look, mails_of
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.folder import Folder, Group
+from penstock.mailboxes.record import HEADER_SIZE
+from penstock.mailboxes.repair import repair
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 from penstock.testing import FakeClock
@@ -142,6 +144,20 @@ class Program:
             delete(found, self.folder)
         self._acked += told
 
+    def damage_header(self, box: str) -> None:
+        """Both copies, on disk: what a bad sector does."""
+        self.world.say("damaged", [(box, "header")])
+        with self.folder.locked(box) as found:
+            path = found.path(found.write_file)
+            file = self.disk.open(path, os.O_RDWR)
+            self.disk.write(file, bytes(HEADER_SIZE), 0)
+            self.disk.sync(file)
+            self.disk.close(file)
+            found.forget()
+
+    def repair(self, box: str) -> None:
+        repair(self.folder, box)
+
     def flush(self) -> None:
         acked, self._acked = self._acked, []
         self.folder.flush()
@@ -244,6 +260,8 @@ def survivors(root: str, told: Told, settings: Settings, *, is_same_boot: bool =
         folder = Folder(root, settings, clock, telemetry, FastDisk(is_same_boot=is_same_boot))
         try:
             for box in told.boxes:
+                if box in told.said["damaged"]:
+                    repair(folder, box)
                 told.check(box, contents(folder, box))
                 if life == 0:
                     _use(folder, box, told)

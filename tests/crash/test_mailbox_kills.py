@@ -47,6 +47,12 @@ def two_files(world: World, a: Program) -> None:
     a.flush()
 
 
+def damaged(world: World, a: Program) -> None:
+    two_files(world, a)
+    a.checkpoint()
+    a.damage_header("x")
+
+
 def much_state(world: World, a: Program) -> None:
     for n in range(3):
         a.send("x", f"x{n}")
@@ -77,6 +83,7 @@ ACTIONS: dict[str, tuple[Step, Step]] = {
     ),
     "delete": (two_files, lambda world, a: (a.delete("x"), a.flush())[1]),
     "close": (two_files, lambda world, a: a.close()),
+    "repair": (damaged, lambda world, a: a.repair("x")),
 }
 
 
@@ -102,7 +109,8 @@ def all_kills(tmp_path: Path, name: str, scrub: str, check: Callable[[World], No
             # Another process that has seen the box as it was, and goes on afterwards.
             b = world.start("b")
             prepare(world, a)
-            b.peek("x")
+            if prepare is not damaged:
+                b.peek("x")
             is_killed = killed_at(a, call, lambda: act(world, a))  # noqa: B023 - called at once
             if is_killed:
                 a.die()
@@ -139,8 +147,9 @@ def test_killed_at_any_system_call_those_who_live_find_all(
         told = Told([event.mark for event in world.machine.history if event.kind == "mark"])
         b = world.programs["b"]
         for box in told.boxes:
-            found = contents(b.folder, box)
-            told.check(box, found)
+            if box in told.said["damaged"]:
+                b.repair(box)
+            told.check(box, contents(b.folder, box))
         b.ack("x")
         b.send("x", "later")
         for program in list(world.programs.values()):

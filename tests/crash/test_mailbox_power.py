@@ -73,6 +73,45 @@ def rotation(world: World) -> None:
     a.send("x", "x14")
 
 
+def switching_while_putting(world: World) -> None:
+    """A file is read through between a put and its sync, which says nothing of that."""
+    a = world.start()
+    a.send("x", "x1", "x2", "x3", "x4", "x5")
+    a.ack("x", through=4)
+    a.send("x", "x6", "x7", "x8")
+    a.checkpoint()
+    a.put("y", "y1")
+    a.ack("x", through=2)
+    a.sync()
+    a.put("x", "x9")
+    a.sync()
+
+
+def now_and_then(world: World) -> None:
+    """durability = interval: what was put is safe with the next flush."""
+    a = world.start()
+    for n in range(3):
+        a.put("x", f"x{n}", size=300)
+        a.flush()
+        world.say("ok", [("x", f"x{n}")])
+    a.ack("x")
+    a.put("x", "x3")
+    a.flush()
+    world.say("ok", [("x", "x3")])
+
+
+def damaged_and_repaired(world: World) -> None:
+    """Nothing is lost but what was: interrupted, a repair is done again."""
+    a = world.start()
+    a.send("x", "x1", "x2", "x3")
+    a.ack("x")
+    a.checkpoint()
+    a.damage_header("x")
+    a.repair("x")
+    a.send("x", "x4")
+    a.ack("x")
+
+
 def checkpoints(world: World) -> None:
     a = world.start()
     for n in range(3):
@@ -188,7 +227,10 @@ SCRIPTS: dict[str, tuple[Callable[[World], None], dict[str, object]]] = {
     "one box": (one_box, {}),
     "large messages": (large_messages, {}),
     "rotation": (rotation, {}),
+    "switching while putting": (switching_while_putting, {}),
+    "now and then": (now_and_then, {}),
     "checkpoints": (checkpoints, {}),
+    "damaged and repaired": (damaged_and_repaired, {}),
     "restarts": (restarts, {}),
     "full and drained": (full_and_drained, {}),
     "drained, scrubbed": (full_and_drained, {"mailbox_scrub": "drained"}),

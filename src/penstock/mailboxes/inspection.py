@@ -25,7 +25,7 @@ from penstock.mailboxes.record import (
     find_salt,
     scan,
 )
-from penstock.mailboxes.recovery import message_files
+from penstock.mailboxes.recovery import is_unnamed, message_files
 from penstock.mailboxes.state import NAME, NOTHING, State, Whole, parse_line
 from penstock.mailboxes.state_log import read_state, read_whole
 
@@ -140,8 +140,12 @@ class _Looking:
         if self._state is not None:
             # Those before were read through, and wait to be removed.
             self._files = [file for file in self._files if file >= self._state.read_file]
+            if is_unnamed(self._names, self._state):
+                name = f"{PREFIX}{self._state.read_file:016d}.log.new"
+                self._find(name, "a repair was interrupted", is_harmless=True)
+                self._look_at_file(self._state.read_file, name)
         for file in self._files:
-            self._look_at_file(file)
+            self._look_at_file(file, os.path.basename(path_of(self._path, file)))
         gaps = list(self._look_for_gaps())
         # Its name is known once a header was read.
         findings = [msgspec.structs.replace(f, mailbox=self._name) for f in self._findings]
@@ -172,8 +176,7 @@ class _Looking:
                 self._find(name, "the last line has no end", start, end, is_harmless=True)
             start = end + 1
 
-    def _look_at_file(self, file: int) -> None:
-        name = os.path.basename(path_of(self._path, file))
+    def _look_at_file(self, file: int, name: str) -> None:
         content = read_whole(self._folder.disk, f"{self._path}/{name}") or b""
         salt = self._look_at_header(name, file, content)
         if salt is None:

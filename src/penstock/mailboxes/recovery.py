@@ -43,6 +43,12 @@ def load(box: Box, shelf: Shelf) -> None:
     shelf.files.drop(box.state_path)
     state, is_whole = read_state(disk, box.folder)
     box.log_mark, box.is_torn = box.mark(shelf), not is_whole
+    if state is not None and is_unnamed(names, state):
+        shelf.changing()
+        path = box.path(state.read_file)
+        disk.rename(f"{path}.new", path)
+        disk.sync_folder(box.folder)
+        names = disk.list(box.folder)
     files = message_files(names)
     for file in files:
         shelf.files.drop(box.path(file))
@@ -73,6 +79,12 @@ def message_files(names: list[str]) -> list[int]:
     """The numbers of the message files among these, in their order."""
     found = [name[len(PREFIX) : -len(SUFFIX)] for name in names if name.endswith(SUFFIX)]
     return sorted(int(number) for number in found if len(number) == 16 and number.isdigit())
+
+
+def is_unnamed(names: list[str], state: State) -> bool:
+    """Whether a repair was interrupted before its file had got its name: the state is for it."""
+    name = f"{PREFIX}{state.read_file:016d}{SUFFIX}"
+    return name not in names and f"{name}.new" in names
 
 
 def _load_without_files(box: Box, shelf: Shelf) -> None:

@@ -1,8 +1,9 @@
 """Mending a damaged box: what can be read is kept, and the recipient is told what cannot.
 
-All that waits and is whole goes into one new file, with gaps where messages are gone. It is on disk
-under its name before the state says so, and the state before the damaged files go: interrupted, it
-is done again. The damaged files stay in the box's quarantine, for people.
+All that waits and is whole goes into one new file, with gaps where messages are gone. That file is
+on disk before the state says that it holds, under another name: interrupted before, nothing has
+happened, and interrupted after, whoever opens the box gives it its name. The damaged files stay in
+the box's quarantine, for people.
 """
 
 from __future__ import annotations
@@ -66,13 +67,18 @@ class _Repair:
         folder.changing()
         quarantine = self._quarantine()
         content, state = self._new_file()
-        replace(disk, box.folder, os.path.basename(path_of(box.folder, self._number)), content)
-        replace(disk, box.folder, NAME, state.line())
+        path = path_of(box.folder, self._number)
+        write_new(disk, box.folder, path, content)
+        write_new(disk, box.folder, box.state_path, state.line())
+        disk.rename(f"{box.state_path}.new", box.state_path)
+        disk.sync_folder(box.folder)
+        disk.rename(f"{path}.new", path)
         for path in [path_of(box.folder, number) for number in self._numbers]:
             folder.files.drop(path)
             disk.unlink(path)
         for name in self._damaged:
-            if name.startswith("queue.") and name != NAME:
+            # Older state logs; and what an interrupted repair has left.
+            if name.endswith(".new") or (name.startswith("queue.") and name != NAME):
                 disk.unlink(f"{box.folder}/{name}")
         folder.files.drop(box.state_path)
         disk.sync_folder(box.folder)
@@ -154,13 +160,12 @@ class _Repair:
         )
 
 
-def replace(disk: Disk, folder: str, name: str, content: bytes) -> None:
-    """A durable change: all of the new content is there under its name, or nothing of it."""
-    file = disk.open(f"{folder}/{name}.new", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+def write_new(disk: Disk, folder: str, path: str, content: bytes) -> None:
+    """All of it is on disk when it gets its name."""
+    file = disk.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         disk.write(file, content, 0)
         disk.sync(file)
     finally:
         disk.close(file)
-    disk.rename(f"{folder}/{name}.new", f"{folder}/{name}")
     disk.sync_folder(folder)
