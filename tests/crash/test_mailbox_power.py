@@ -7,9 +7,11 @@ a sample. What anybody was promised must be there, in order, and nothing is halt
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +19,18 @@ import pytest
 
 from penstock.errors import MailboxesFailed, PenstockError
 from penstock.mailboxes import box as box_module
-from tests.crash.mailbox_world import Told, World, memory_folder, survivors
+from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.folder import Folder
+from penstock.telemetry import Telemetry
+from tests.crash.mailbox_world import (
+    FastDisk,
+    Told,
+    World,
+    contents,
+    memory_folder,
+    new_mail,
+    survivors,
+)
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
@@ -328,6 +341,58 @@ def check_cuts_from(world: World, folder: Path, start: int, samples: int) -> int
             survivors(str(folder / "state" / "store"), Told(cut.marks), world.settings)
             count += 1
     return count
+
+
+class SlowDisk(FastDisk):
+    """Stops at the first write to a box, until it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_come = threading.Event()
+        self.goes_on = threading.Event()
+
+    def write(self, file: int, data: bytes, offset: int) -> None:
+        if not self.has_come.is_set() and "messages" in os.readlink(f"/proc/self/fd/{file}"):
+            self.has_come.set()
+            assert self.goes_on.wait(60)
+        super().write(file, data, offset)
+
+
+def test_nobody_uses_a_box_before_the_logs_are_replayed(folder: Path) -> None:
+    """Decision 10: two processes start after a power loss. The one that comes second must not put
+    where the first is about to write what was promised."""
+    with World(folder / "machine") as world:
+        world.start().send("x", "x1", "x2")
+    cut = world.machine.cut(world.machine.now())
+    cut.materialise(world.machine.root, folder / "state", lambda: False)
+    root = str(folder / "state" / "store")
+    first, opened, answers = SlowDisk(), [], []
+
+    def start(disk: Disk) -> None:
+        opened.append(Folder(root, world.settings, world.clock, Telemetry(), disk))
+        put = opened[-1].put([("x", [new_mail(f"new-{threading.get_ident()}")])], is_logged=True)
+        opened[-1].sync(put)
+        opened[-1].show(put)
+        answers.append(put.answers)
+
+    threads = [threading.Thread(target=start, args=(disk,)) for disk in (first, FastDisk())]
+    threads[0].start()
+    assert first.has_come.wait(60)
+    threads[1].start()
+    # It must not come to anything; there is no signal for that.
+    threads[1].join(0.3)
+    is_early = bool(answers)
+    first.goes_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert not is_early
+    try:
+        for one in opened:
+            assert contents(one, "x")[:2] == ["x1", "x2"]
+            assert len(contents(one, "x")) == 4
+    finally:
+        for one in opened:
+            one.close()
 
 
 @pytest.mark.parametrize("where", ["put", "flush", "checkpoint"])
