@@ -275,6 +275,7 @@ def test_a_new_checkpoint_counts_nothing_again_and_the_past_can_be_counted_again
 def test_an_empty_database_has_no_rollups_and_one_message_has(
     world: World, go: Go, spark: SparkSession
 ) -> None:
+    world.hub.topics.position()  # The first use makes the file.
     go()
     assert read_rollups(spark, lake_of(world.hub.settings)).collect() == []
     world.publish("a", 3)

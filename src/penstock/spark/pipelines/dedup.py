@@ -314,4 +314,5 @@ PIPELINE = Pipeline(
     summary="find what came or was processed more than once; or pass a topic on without it",
     run=run,
     options=OPTIONS,
+    is_for_all=False,
 )
