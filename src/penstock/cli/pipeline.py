@@ -72,7 +72,7 @@ def list_pipelines(
     session: Session,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME…]", help="Only these, with their options."),
+        typer.Argument(metavar="NAME…", help="Only these, with their options."),
     ] = None,
     modules: Modules = None,
 ) -> None:
@@ -203,7 +203,7 @@ def run_pipelines(
 def show_status(
     session: Session,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME…]", help="Only these.", show_default="all")
+        list[str] | None, typer.Argument(metavar="NAME…", help="Only these.", show_default="all")
     ] = None,
 ) -> None:
     """How far each pipeline has come: rows, how far behind, its last batch and last error."""

@@ -187,7 +187,8 @@ def run(
     order = Order(as_pipeline(pipeline), options, once, trigger, since, until, source)
     order.check()
     stop = stop or Stop()
-    with Runner(settings, spark or session()) as runner, stopped_by_signals(stop):
+    found = spark or session(master=settings.spark_master or None)
+    with Runner(settings, found) as runner, stopped_by_signals(stop):
         return runner.run(order, stop=stop, on_report=on_report)
 
 

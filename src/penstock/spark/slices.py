@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ CLAIM_MAX = 2_000
 """Jobs claimed in one transaction."""
 THREADS_MAX = 64
 LOOK_SECONDS = 0.2
+BEAT_SECONDS = 5.0
 REPORT_SECONDS = 0.5
 
 
@@ -75,6 +76,7 @@ class Foreman:
         """Halves of slices that failed."""
         self._flights: dict[Future[list[bytes]], list[list[Claim]]] = {}
         self._tally = Tally()
+        self._beat_at = 0.0
 
     # For the keeper, on its thread
 
@@ -126,7 +128,9 @@ class Foreman:
             return True
         if self._run.once and not (self._run.options["until_empty"] and self._has_later()):
             return False
-        self._run.beat(lag=0)
+        if time.monotonic() - self._beat_at >= BEAT_SECONDS:
+            self._beat_at = time.monotonic()
+            self._run.beat(lag=0)
         self._run.stop.wait(LOOK_SECONDS)
         return True
 
@@ -165,11 +169,18 @@ class Foreman:
         runtime = self._runtime
         instance = runtime.instance
         assert instance is not None
-        share = math.ceil(count / len(self.queues))
 
         def write(tx: Transaction) -> list[Claim]:
             now = runtime.clock.now()
-            claims = tx.jobs.claim(instance, dict.fromkeys(self.queues, share), now=now)
+            claims: list[Claim] = []
+            queues = list(self.queues)
+            while queues and len(claims) < count:
+                # All get the same; what one does not need is the others'.
+                share = math.ceil((count - len(claims)) / len(queues))
+                found = tx.jobs.claim(instance, dict.fromkeys(queues, share), now=now)
+                claims += found
+                got = Counter(claim.queue for claim in found)
+                queues = [queue for queue in queues if got[queue] == share]
             started = set(tx.jobs.start(claims, now=now)) if claims else set()
             stopped = [claim for claim in claims if claim.id not in started]
             if stopped:
