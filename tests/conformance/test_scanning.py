@@ -13,6 +13,7 @@ from penstock.entry import NewMark
 from penstock.job import Kind, State
 from penstock.model import Retention
 from penstock.ports.scan import COLUMNS, Condition, Query, Slice
+from penstock.stores.sqlite import scan as scan_module
 from penstock.testing import FakeClock
 from tests.conformance.desk import Desk
 from tests.conformance.places import Scribe
@@ -105,6 +106,32 @@ def test_pieces_of_any_size_add_up(scribe: Scribe, limit: int) -> None:
     assert scan(scribe, limit=limit, topics=("b",)) == [6, 12, 18, 24]
     assert scan(scribe, limit=limit, topics=("b",), after=6, through=18) == [12, 18]
     assert scan(scribe, limit=limit, topics=("nobody",)) == []
+
+
+@pytest.mark.parametrize("topics", [None, ("rare",)])
+def test_a_read_ends_when_it_has_many_bytes(
+    scribe: Scribe, monkeypatch: pytest.MonkeyPatch, topics: tuple[str, ...] | None
+) -> None:
+    monkeypatch.setattr(scan_module, "BYTES_MAX", 1000)
+    monkeypatch.setattr(scan_module, "FIRST_PIECE", 2)
+    monkeypatch.setattr(scan_module, "PIECE", 2)
+    for _ in range(20):
+        scribe.append(new_message("rare", b"x" * 400))
+        scribe.publish("common", 20)
+    query = Query("messages", ("id", "body"), topics)
+    scanner = scribe.store.scan()
+    sizes, ids, after = [], [], 0
+    while after < scribe.store.log().last_id:
+        found = scanner.read(query, after=after, through=10**6, limit=1000)
+        if found.count:
+            sizes.append(sum(len(body) for body in found.columns[1]))
+            ids += found.columns[0]
+        after = found.through
+    scanner.close()
+
+    assert ids == scan(scribe, "id", topics=topics)
+    assert len(sizes) >= 5
+    assert max(sizes) <= 1000 + 2 * 400
 
 
 def test_a_rare_topic_is_found_among_many_messages_without_reading_them(scribe: Scribe) -> None:

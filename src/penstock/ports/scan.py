@@ -150,8 +150,9 @@ class Scanner(Protocol):
         """How many rows there are between two ids, counted up to a limit."""
 
     def read(self, query: Query, *, after: int, through: int, limit: int) -> Slice:
-        """The next rows after an id, up to another. The read is bounded: `Slice.through` says
-        how far it came, also when nothing matched."""
+        """The next rows after an id, up to another. The read is bounded, in rows by `limit` and in
+        bytes of payload by the store: `Slice.through` says how far it came, also when nothing
+        matched."""
 
     def close(self) -> None: ...
 

@@ -49,7 +49,11 @@ FEW_TOPICS = 64
 # along the table is that much faster than seeking in it.
 SPARSE = 8
 # Rows that are turned into columns at a time.
+FIRST_PIECE = 100
 PIECE = 1_000
+SMALL_BYTES = 16 * 1024
+# Bytes of payload in one read: beyond them it ends, however few rows it has.
+BYTES_MAX = 64 * 1024 * 1024
 # Ids passed in one read, for each row that is asked for.
 SPAN = 5
 
@@ -266,8 +270,8 @@ class SqliteScanner:
                 where = f"{where} AND +m.topic_id IN carray(:topics)"
                 values["topics"] = apsw.carray(array("q", numbers))
         sql = f"{_select(query)} {SQL[source]} {where} {order}"
-        *columns, ids = _columns(connection, sql, values, query)
-        if chosen is None and len(ids) == limit:
+        (*columns, ids), is_cut = _columns(connection, sql, values, query)
+        if is_cut or (chosen is None and len(ids) == limit):
             reached = ids[-1]
         if "topic" in query.columns:
             place = query.columns.index("topic")
@@ -286,8 +290,8 @@ class SqliteScanner:
             name = "from_job_events_and_jobs"
         order = f"ORDER BY {_expression(query, 'id')} LIMIT {limit}"
         sql = f"{_select(query)} {SQL[name]} {where} {order}"
-        *columns, ids = _columns(connection, sql, values, query)
-        return len(ids), columns, ids[-1] if len(ids) == limit else through
+        (*columns, ids), is_cut = _columns(connection, sql, values, query)
+        return len(ids), columns, ids[-1] if is_cut or len(ids) == limit else through
 
     def _step_bytes(
         self,
@@ -415,18 +419,26 @@ def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
 
 def _columns(
     connection: apsw.Connection, sql: str, values: dict[str, Any], query: Query
-) -> list[Sequence[Any]]:
-    """The columns of a statement's rows, the id as the last.
+) -> tuple[list[list[Any]], bool]:
+    """The columns of a statement's rows, the id as the last, and whether there were too many
+    bytes to go on.
 
     Turned piece by piece, while a piece's rows are still in the processor's cache: that is
     half the work of turning them all at once.
     """
     columns: list[list[Any]] = [[] for _ in (*query.columns, "id")]
+    bodies = columns[query.columns.index("body")] if "body" in query.columns else []
     rows = connection.execute(sql, values)
-    while piece := list(itertools.islice(rows, PIECE)):
+    count, size = FIRST_PIECE, 0
+    while piece := list(itertools.islice(rows, count)):
         for column, part in zip(columns, zip(*piece, strict=True), strict=True):
             column.extend(part)
-    return [*columns]
+        size += sum(map(len, bodies[-len(piece) :]))
+        if size > BYTES_MAX:
+            return columns, True
+        # Large ones are taken a few at a time: what is too much is noticed in time.
+        count = PIECE if size < SMALL_BYTES * len(columns[-1]) else FIRST_PIECE
+    return columns, False
 
 
 def _next_ids(
