@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.job import State
+from penstock.job import State, Worker
 from tests.acceptance.terminal import Terminal
 from tests.servers import Server
 from tests.waiting import wait_until
@@ -95,6 +95,24 @@ def test_every_job_of_a_mess_is_explained(terminal: Terminal, mess: Mess) -> Non
     missing = terminal.run("jobs", "explain", 999)
     assert missing.code == 1
     assert "error: There is no job 999." in missing.err
+
+
+def test_jobs_on_their_way_to_a_worker_are_explained(terminal: Terminal, hub: penstock.Hub) -> None:
+    """Between enqueueing and starting: ready for a worker that is there, and in its hands."""
+    runtime = hub._open()
+    runtime.start_reading()
+    instance, now = runtime.instance, runtime.clock.now()
+    assert instance is not None
+    worker = Worker(instance.id, "w-1", {"q": 1}, now, types=("t",))
+    runtime.committer.run(lambda tx: tx.jobs.enter(worker, lease_seconds=600, now=now)).wait()
+    claimed, ready = (hub.jobs.enqueue("q", "t", n).id for n in range(2))
+    runtime.committer.run(lambda tx: tx.jobs.claim(instance, {"q": 1}, now=now)).wait()
+
+    shown = terminal.done("jobs", "explain", claimed).out
+    assert f"Job {claimed} (q, t) is processing." in shown
+    assert "w-1 has it since" in shown
+    assert "not started" in shown
+    assert "the next free slot takes it" in terminal.done("jobs", "explain", ready).out
 
 
 def test_dead_letters_are_listed_and_brought_back_by_filter(terminal: Terminal, mess: Mess) -> None:

@@ -10,6 +10,7 @@ import penstock
 from penstock.entry import EntryState
 from tests.acceptance.terminal import Terminal
 from tests.factories import hub_on
+from tests.servers import Server
 
 
 @pytest.fixture
@@ -107,3 +108,28 @@ def test_what_has_expired_is_pruned(terminal: Terminal, hub: penstock.Hub) -> No
     assert terminal.done("ledger", "prune").out == "2 entries removed.\n"
     assert terminal.done("ledger", "prune", "--json").json == {"removed": 0}
     assert hub.ledger.count("s") == 1
+
+
+def test_the_same_words_through_a_server(terminal: Terminal, filled: penstock.Hub) -> None:
+    commands = (
+        ("list", "billing"),
+        ("show", "billing", "evt-3"),
+        ("count",),
+        ("count", "mail"),
+        ("stats",),
+    )
+    local = {command: terminal.done("ledger", *command, "--json").json for command in commands}
+    with Server(terminal.file) as server:
+        terminal.environment["PENSTOCK_URL"] = server.url
+        for command, said in local.items():
+            assert terminal.done("ledger", *command, "--json").json == said, command
+        assert "default" in terminal.done("ledger", "stats").out
+        missing = terminal.run("ledger", "show", "billing", "evt-9")
+        assert (missing.code, missing.err.splitlines()[0]) == (
+            1,
+            "error: The ledger has nothing about 'evt-9' in 'billing'.",
+        )
+        forgotten = terminal.done("ledger", "forget", "billing", "evt-1", "--yes").out
+        assert forgotten == "1 entry forgotten.\n"
+        assert not filled.ledger.is_processed("billing", "evt-1")
+        assert terminal.done("ledger", "prune").out == "0 entries removed.\n"

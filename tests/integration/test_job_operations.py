@@ -11,7 +11,8 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidInput, JobFailed, JobNotFound, WaitTimeout
-from penstock.job import Enqueued, State
+from penstock.job import Enqueued, State, Worker
+from penstock.model import Instance
 from penstock.testing import FakeClock
 from tests.factories import hub_on
 from tests.processes import Child
@@ -113,6 +114,62 @@ def test_who_holds_the_slots_of_a_full_queue(hub: penstock.Hub) -> None:
         assert codes(hub, first) == ["cancelling", "running"]
         gate.open.set()
         hub.jobs.wait_all([second, third], timeout=60)
+
+
+def present(hub: penstock.Hub, clock: FakeClock, *types: str) -> Instance:
+    """A worker that is there, and takes nothing by itself."""
+    runtime = hub._open()
+    runtime.start_reading()
+    assert runtime.instance is not None
+    worker = Worker(runtime.instance.id, "w-1", {"q": 5}, clock.now(), types=types)
+    runtime.committer.run(
+        lambda tx: tx.jobs.enter(worker, lease_seconds=60, now=clock.now())
+    ).wait()
+    return runtime.instance
+
+
+def test_a_job_that_nothing_keeps_is_ready(tmp_path: Path, clock: FakeClock) -> None:
+    """J7: also one whose time has come, and that nobody has looked for yet."""
+    with hub_on(tmp_path / "hub.db", clock=clock) as hub:
+        present(hub, clock, "t")
+        now = hub.jobs.enqueue("q", "t", 1)
+        later = hub.jobs.enqueue("q", "t", 2, delay=60)
+        ready = hub.jobs.explain(now)
+        assert [reason.code for reason in ready.reasons] == ["ready"]
+        assert ready.reasons[0].at == hub.jobs.get(now.id).created_at
+        assert codes(hub, later) == ["scheduled"]
+        clock.advance(61)
+        present(hub, clock, "t")
+        due = hub.jobs.explain(later)
+        assert (due.state, [reason.code for reason in due.reasons]) == (State.SCHEDULED, ["ready"])
+        assert "due since" in due.answer
+        hub.jobs.limit("q", rate=1, per_seconds=60)
+        hub.jobs.pause("q")
+        assert codes(hub, later) == ["paused"], "being due is not enough"
+        hub.jobs.resume("q")
+        present(hub, clock, "another")
+        assert codes(hub, later) == ["no_handler"]
+
+
+def test_a_job_that_was_claimed_and_not_started(tmp_path: Path, clock: FakeClock) -> None:
+    """J7: who has it, since when; and that its worker is gone, if it is."""
+    with hub_on(tmp_path / "hub.db", clock=clock) as hub:
+        instance = present(hub, clock, "t")
+        added = hub.jobs.enqueue("q", "t", 1)
+        runtime = hub._open()
+        claimed = clock.now()
+        runtime.committer.run(lambda tx: tx.jobs.claim(instance, {"q": 1}, now=claimed)).wait()
+        clock.advance(5)
+        found = hub.jobs.explain(added)
+        assert (found.state, [reason.code for reason in found.reasons]) == (
+            State.PROCESSING,
+            ["claimed"],
+        )
+        assert found.reasons[0].at == claimed
+        assert found.answer.startswith("w-1 has it since ")
+        assert found.answer.endswith("(5 s), not started.")
+        hub.jobs.cancel(added.id, reason="enough")
+        assert "enough" in hub.jobs.explain(added).answer
 
 
 def test_a_rate_says_until_when(hub: penstock.Hub) -> None:

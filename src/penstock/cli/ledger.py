@@ -77,7 +77,7 @@ def list_entries(
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="So many at most.")] = 100,
 ) -> None:
     """A scope's entries, by key."""
-    with session.connect() as hub:
+    with session.reach() as hub:
         found = hub.ledger.list(scope, after=after, limit=limit)
     if session.is_json:
         table.print_json([_line(entry) for entry in found])
@@ -104,7 +104,7 @@ def show_entry(
     session: Session, scope: Scope, key: Annotated[str, typer.Argument(help="The key.")]
 ) -> None:
     """What the ledger says about one key. Exit code 1 if that is nothing."""
-    with session.connect() as hub:
+    with session.reach() as hub:
         found = hub.ledger.get(scope, key)
     if found is None:
         raise LedgerError(
@@ -137,7 +137,7 @@ def count_entries(
     ] = None,
 ) -> None:
     """How many keys are processed."""
-    with session.connect() as hub:
+    with session.reach() as hub:
         found = hub.ledger.count(scope)
     if session.is_json:
         table.print_json(Counted(scope, found))
@@ -148,8 +148,10 @@ def count_entries(
 @command(app, "stats", examples=("penstock ledger stats", "penstock ledger stats --json"))
 def show_stats(session: Session) -> None:
     """Every scope: what is processed, what is in progress, how long it is kept."""
-    with session.connect() as hub:
-        found, default = hub.ledger.stats(), hub.settings.ledger_seconds
+    with session.reach() as hub:
+        found = hub.ledger.stats()
+        # What holds for the other scopes is a setting of whoever has the file.
+        default = "default" if session.is_remote else _kept(hub.settings.ledger_seconds)
     if session.is_json:
         table.print_json([_scope_line(stats) for stats in found])
         return
@@ -161,7 +163,7 @@ def show_stats(session: Session) -> None:
                 f"{stats.completed:,}",
                 f"{stats.failed:,}",
                 f"{stats.in_progress:,}",
-                _kept(default if stats.keep_seconds is None else stats.keep_seconds),
+                default if stats.keep_seconds is None else _kept(stats.keep_seconds),
             )
             for stats in found
         ),
@@ -173,7 +175,7 @@ def show_stats(session: Session) -> None:
 @command(app, "forget", examples=("penstock ledger forget billing evt-42 --yes",))
 def forget_entries(session: Session, scope: Scope, keys: Keys, yes: Yes = False) -> None:
     """Remove entries, so that they can be processed again. One in progress loses its claim."""
-    with session.connect() as hub:
+    with session.reach() as hub:
         confirm(
             f"Forget {table.plural(len(keys), 'key')} of {scope!r}? They can be processed again.",
             is_confirmed=yes,
@@ -188,7 +190,7 @@ def forget_entries(session: Session, scope: Scope, keys: Keys, yes: Yes = False)
 @command(app, "prune", examples=("penstock ledger prune",))
 def prune_entries(session: Session) -> None:
     """Remove what has expired now. Running processes do it by themselves from time to time."""
-    with session.connect() as hub, progress("pruning", "entries") as update:
+    with session.reach() as hub, progress("pruning", "entries") as update:
         removed = hub.ledger.prune(update)
     if session.is_json:
         table.print_json(Removed(removed))

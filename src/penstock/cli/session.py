@@ -106,15 +106,19 @@ class Session:
 
     def reach(self, *, shows_warnings: bool = False) -> Hub:
         """The same, also for the URL of a server: then a remote hub, which has the names that
-        commands for messages, topics and consumers use."""
-        settings = self.settings()
-        if not settings.url.startswith(SERVERS):
+        commands for messages, topics, consumers, jobs and the ledger use."""
+        if not self.is_remote:
             return self.connect(shows_warnings=shows_warnings)
         # Imported here: commands on a file start faster without it.
         from penstock.client import connect
 
         self._log(shows_warnings)
         return cast("Hub", connect(self.url, token=self.token, config=self.config))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the URL is a server's."""
+        return self.settings().url.startswith(SERVERS)
 
     def _log(self, shows_warnings: bool) -> None:
         handler: logging.Handler = logging.NullHandler()

@@ -148,8 +148,10 @@ def _scheduled(runtime: Runtime, job: Job) -> list[Reason]:
     at, now = job.run_at or 0, runtime.clock.now()
     if at <= now:
         found = _pending(runtime, job)
+        # Whoever claims next makes it ready first: only then is it behind others.
+        found = [reason for reason in found if reason.code not in ("ready", "behind")]
         due = Reason("ready", f"It is due since {_time(at)}: the next claim takes it.", at=at)
-        return found if found[0].code in ("no_worker", "paused") else [due, *found[1:]]
+        return found or [due]
     when = f"{_time(at)}, in {_duration(at - now)}"
     hint = f"penstock jobs retry {job.id} runs it now."
     if job.failure is None:
