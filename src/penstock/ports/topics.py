@@ -72,9 +72,9 @@ class TopicWriter(Protocol):
         """Remove up to `limit` of the topic's oldest messages, as far as `retention` wants.
 
         Removal goes by prefix: a message is removed only with all before it. Messages that the
-        consumers in `hold_for` have not passed are kept within the hold's limits. What is
-        removed before its own time to live is recorded in `deleted_through` in the same
-        transaction.
+        consumers in `hold_for` have not passed, or that are to be archived and are not yet, are
+        kept within the hold's limits. What is removed before its own time to live is recorded in
+        `deleted_through` in the same transaction.
         """
 
     def forget_keys(self, *, now: Micros, limit: int) -> int:

@@ -105,7 +105,10 @@ class Reader:
         self._spark = spark
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._folder = LakeFolder(lake_of(settings))
+
+    @property
+    def _folder(self) -> LakeFolder:
+        return LakeFolder(lake_of(self._settings))
 
     def read(self, wanted: Wanted, source: Part = "both") -> DataFrame:
         scanner = open_scanner(self._settings, self._clock)

@@ -26,9 +26,13 @@ from penstock.stores import open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROWS_PER_BATCH = 1_000_000
-BYTES_PER_BATCH = 512 * 1024 * 1024
+ROWS_MAX = 1_000_000
+ROWS_MIN = 10_000
+BYTES_ABOUT = 512 * 1024 * 1024
+"""Of payload in a batch, as far as messages are of an average size: to weigh each of a million
+takes as long as it takes to archive a tenth of them."""
 EVERYTHING = "*"
+LIMITS = {"rows_per_batch": "maxOffsetsPerTrigger", "bytes_per_batch": "maxBytesPerTrigger"}
 
 
 def run(run: Run) -> None:
@@ -36,10 +40,11 @@ def run(run: Run) -> None:
     _check(run)
     clock = SystemClock()
     folder = LakeFolder(run.lake)
-    source = _source(run)
-    parsed = parse_source({"url": run.url, **source}, ENTITIES)
+    parse_source({"url": run.url, **_source(run)}, ENTITIES)
     store = open_store(run.settings, clock)
     try:
+        source = {"maxOffsetsPerTrigger": str(rows_for_batch(store)), **_source(run)}
+        parsed = parse_source({"url": run.url, **source}, ENTITIES)
         folder.claim(store, clock)
         hold(run, store, parsed.topics or (EVERYTHING,))
         run.step("held")
@@ -95,6 +100,15 @@ def hold(run: Run, store: Store, subscriptions: tuple[str, ...]) -> list[Coverag
         return transaction.lake.hold(subscriptions, now=SystemClock().now())
 
 
+def rows_for_batch(store: Store) -> int:
+    """As many as make a good batch: its files are large, and it is done in a minute or so."""
+    topics = store.topics.find()
+    messages, size = sum(topic.messages for topic in topics), sum(topic.bytes for topic in topics)
+    if not size:
+        return ROWS_MAX
+    return max(ROWS_MIN, min(ROWS_MAX, BYTES_ABOUT * messages // size))
+
+
 def _check(run: Run) -> None:
     if run.since is not None or run.until is not None or run.source != "log":
         raise InvalidOption(
@@ -113,11 +127,12 @@ def _source(run: Run) -> dict[str, str]:
     """The options of the stream."""
     options = run.options
     given = {
-        "maxOffsetsPerTrigger": str(options["rows_per_batch"]),
-        "maxBytesPerTrigger": str(options["bytes_per_batch"]),
         "failOnDataLoss": str(not options["allow_loss"]).lower(),
         "includeHeaders": "true",
     }
+    for name, option in LIMITS.items():
+        if options[name] is not None:
+            given[option] = str(options[name])
     if options["topics"]:
         names = [Pattern.parse(name).text for name in options["topics"]]
         given["subscribePattern"] = msgspec.json.encode(names).decode()
@@ -132,10 +147,13 @@ PIPELINE = Pipeline(
         Option(
             "topics", "Names and globs with commas between them. Default: all topics.", (), list
         ),
-        Option("rows_per_batch", "Messages in a batch, at most.", ROWS_PER_BATCH, int),
-        Option("bytes_per_batch", "Bytes of payload in a batch, at most.", BYTES_PER_BATCH, int),
+        Option(
+            "rows_per_batch", "Messages in a batch. Default: a million, or half a GB.", None, int
+        ),
+        Option("bytes_per_batch", "Bytes of payload in a batch. Default: any.", None, int),
         Option("compression", f"Of the files: {', '.join(COMPRESSIONS)}.", "zstd"),
         Option("compact", "Whether small files are merged after a batch.", True, bool),
         Option("allow_loss", "Go on when messages were removed before their time.", False, bool),
     ),
+    on_reset=lambda settings: ["What is in the lake stays; archive goes on where it ends."],
 )
