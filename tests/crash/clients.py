@@ -19,8 +19,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from penstock.model import Pattern
 
-OPEN_SECONDS = 5.0
-ANSWER_SECONDS = 10.0
+OPEN_SECONDS = 20.0
+ANSWER_SECONDS = 60.0
 LOST = (OSError, websockets.WebSocketException, TimeoutError, EOFError)
 
 

@@ -185,9 +185,12 @@ class Victim(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - told to the test by stop()
             self.failure = error
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """Its last life ends; `check` says whether all went well."""
         self._stopping.set()
-        self.join(PATIENCE_SECONDS)
+        self.join(2 * PATIENCE_SECONDS)
+
+    def check(self) -> None:
         assert not self.is_alive()
         if self.failure is not None:
             raise self.failure
@@ -208,6 +211,31 @@ class Victim(threading.Thread):
             assert actor.is_running, f"{self.role} died by itself: {actor.complaint.decode()}"
         finally:
             actor.kill()
+
+
+@contextmanager
+def doomed(*victims: Victim) -> Iterator[Callable[[int], None]]:
+    """They die and live again, until the end, whatever happens inside.
+
+    `await_lives(count)` returns when each has begun so many lives.
+    """
+
+    def await_lives(count: int) -> None:
+        until(
+            lambda: all(len(one.lives) >= count or one.failure for one in victims),
+            f"{count} lives of each",
+            8 * PATIENCE_SECONDS,
+        )
+
+    for one in victims:
+        one.start()
+    try:
+        yield await_lives
+    finally:
+        for one in victims:
+            one.end()
+    for one in victims:
+        one.check()
 
 
 def wal_bytes(path: Path) -> int:

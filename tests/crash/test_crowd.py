@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from tests.crash import checker
-from tests.crash.processes import Actor, company
+from tests.crash.processes import PATIENCE_SECONDS, Actor, company
 
 pytestmark = pytest.mark.crash
 
@@ -38,7 +38,7 @@ def crowd(url: str, each: int) -> None:
         for publisher in publishers:
             publisher.tell()
         for actor in (*publishers, *listeners):
-            assert actor.wait(seconds=90) == 0, actor.complaint.decode()
+            assert actor.wait(seconds=5 * PATIENCE_SECONDS) == 0, actor.complaint.decode()
 
     with penstock.connect(url) as hub:
         log = checker.whole_log(hub)

@@ -31,7 +31,7 @@ SOAK_SECONDS = 20 * 60.0
 CLIENTS = 50
 TOPICS = ["load.a", "load.b", "other.c"]
 PATTERNS = ["load.a", "load.b", "load.*", "*", "other.?"]
-END_SECONDS = 60.0
+END_SECONDS = 180.0
 
 Serve = Callable[..., Server]
 
@@ -126,15 +126,21 @@ async def kill_servers_under_load(
         running(*(one.run() for one in publishers)) as sending,
         running(*(one.run() for one in chaos)) as ending,
     ):
-        await asyncio.sleep(seconds)
-        assert not any(task.done() for task in receiving + sending + ending), "somebody gave up"
+        ends_at = asyncio.get_running_loop().time() + seconds
+        async with asyncio.timeout(seconds + END_SECONDS):
+            # A slow machine takes longer for as much.
+            while asyncio.get_running_loop().time() < ends_at or not (
+                sum(one.kills for one in chaos) > seconds / 2
+                and sum(len(one.acked) for one in publishers) > 20 * seconds
+            ):
+                await asyncio.sleep(0.05)
+                done = [task for task in receiving + sending + ending if task.done()]
+                assert not done, "somebody gave up"
         for one in chaos:
             one.is_stopping = True
         await asyncio.gather(*ending)
         log = await finish(path, publishers, subscribers, sending)
     kills = sum(one.kills for one in chaos)
-    assert kills > seconds / 2
-    assert len(log) > 20 * seconds
     assert sum(one.connects for one in subscribers) > CLIENTS + kills
     print(
         f"{kills} ends of servers, {len(log)} messages, "
@@ -262,7 +268,7 @@ async def test_publishes_under_way_are_answered_before_the_server_stops(
     with hub_on(path) as hub:
         has_begun, may_end = threading.Event(), threading.Event()
         holding = asyncio.create_task(asyncio.to_thread(hold_writes, hub, has_begun, may_end))
-        assert await asyncio.to_thread(has_begun.wait, 20)
+        assert await asyncio.to_thread(has_begun.wait, 60)
         for n in range(50):
             await client.say(connection, op="publish", topic="load.a", payload=["x", n])
         await client.say(connection, op="ping")

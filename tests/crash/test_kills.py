@@ -10,9 +10,8 @@ import pytest
 import penstock
 from penstock import LogTrimmed, Position
 from penstock.model import Pattern
-from penstock.settings import Settings
 from tests.crash import actors, checker
-from tests.crash.processes import Actor, Victim, company, until
+from tests.crash.processes import Actor, Victim, company, doomed, until
 
 pytestmark = pytest.mark.crash
 
@@ -37,11 +36,11 @@ def kill_publishers_and_followers(url: str, seconds: float) -> None:
         for n, (consumer, pattern) in enumerate(patterns.items())
     }
     victims = [victim for victim, _ in publishers.values()] + list(followers.values())
-    for victim in victims:
-        victim.start()
-    victims[0].join(seconds)
-    for victim in victims:
-        victim.stop()
+    with doomed(*victims) as await_lives:
+        victims[0].join(seconds)
+        await_lives(round(seconds / 2))
+        for victim, _ in publishers.values():
+            until(lambda victim=victim: any(life.heard("acked") for life in victim.lives), "acks")
 
     with penstock.connect(url) as hub:
         log = checker.whole_log(hub)
@@ -49,11 +48,9 @@ def kill_publishers_and_followers(url: str, seconds: float) -> None:
         checker.check_ids(log, hub.topics.position().offset)
         for name, (victim, in_flight) in publishers.items():
             assert checker.check_publisher(log, name, victim.lives, in_flight) > 0
-            assert len(victim.lives) > seconds / 2
         for consumer, victim in followers.items():
             pattern = Pattern.parse(patterns[consumer])
             expected = [message.id for message in log if pattern.matches(message.topic)]
-            assert len(victim.lives) > seconds / 2
             lives = [checker.batches(life) for life in victim.lives]
             lives.append(drain(url, patterns[consumer], consumer, expected[-1]))
             checker.check_follower(expected, lives)
@@ -84,9 +81,8 @@ def test_killed_publishers_and_followers_lose_nothing(url: str) -> None:
 def test_killed_transactions_are_all_or_nothing(url: str) -> None:
     """T4: three messages and a row of the user's own table, or none of them."""
     victim = Victim("transact", url, seed=7, name="tx", life_seconds=(0.0, 0.15))
-    victim.start()
-    until(lambda: len(victim.lives) > 10 or victim.failure, "ten kills")
-    victim.stop()
+    with doomed(victim) as await_lives:
+        await_lives(11)
     with penstock.connect(url) as hub:
         log = checker.whole_log(hub)
         checker.check_file(hub)
@@ -187,13 +183,14 @@ def test_soak_kills(tmp_path: Path) -> None:
 
 def test_a_killed_follower_is_replaced_at_once(url: str) -> None:
     """T3: the lease of a process that has ended is free, long before it runs out."""
+    settings = {"consumer_lease_seconds": 3_600.0}
     with company() as start, penstock.connect(url) as hub:
         sent = [hub.topics.publish("load-x", n).id for n in range(250)]
-        first: Actor = start("follow", url, pattern="load-*", consumer="one")
+        first: Actor = start("follow", url, pattern="load-*", consumer="one", settings=settings)
         first.expect("batch", 2)
         first.kill()
-        second = start("follow", url, pattern="load-*", consumer="one")
-        second.expect("ready", seconds=Settings().consumer_lease_seconds / 2)
+        second = start("follow", url, pattern="load-*", consumer="one", settings=settings)
+        second.expect("ready")
         lives = [checker.batches(first)]
         assert lives[0], "the first follower got something"
         until(

@@ -146,11 +146,12 @@ def test_a_suspended_transaction_is_a_typed_error_and_writers_recover(url: str) 
         assert [m.payload for m in hub.topics.read("*")] == ["before", "after"]
 
 
-def test_a_waiting_writer_goes_on_when_the_holder_of_the_lock_is_killed(
-    url: str, hub: penstock.Hub
-) -> None:
+def test_a_waiting_writer_goes_on_when_the_holder_of_the_lock_is_killed(url: str) -> None:
     """T4: the kernel frees the lock with the process; the writer had not given up."""
-    with company() as start:
+    with (
+        company() as start,
+        penstock.connect(url, lock_timeout_seconds=PATIENCE_SECONDS) as hub,
+    ):
         holder = start("hold_transaction", url)
         holder.expect("inside")
         committer = hub._open().committer
@@ -172,7 +173,7 @@ def test_followers_get_what_was_committed_without_a_bell(url: str, hub: penstock
         writer.tell()
         assert writer.wait() == -9
         assert not writer.heard("survived")
-    for message in (live.get(timeout=20), follower.get(timeout=60)):
+    for message in (live.get(timeout=60), follower.get(timeout=60)):
         assert message is not None
         assert message.payload == "unheard"
     follower.close()
