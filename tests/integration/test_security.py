@@ -107,10 +107,30 @@ ROUTES = [
     ("POST", "/v1/schedules/s/pause"),
     ("POST", "/v1/schedules/s/resume"),
     ("POST", "/v1/schedules/s/run"),
+    ("GET", "/v1/mailboxes"),
+    ("GET", "/v1/mailboxes/m"),
+    ("DELETE", "/v1/mailboxes/m"),
+    ("POST", "/v1/mailboxes/m/messages"),
+    ("GET", "/v1/mailboxes/m/next"),
+    ("POST", "/v1/mailboxes/m/ack"),
+    ("POST", "/v1/mailboxes/m/ack-and-next"),
+    ("POST", "/v1/mailboxes/m/expire"),
+    ("GET", "/v1/mailboxes/m/subscriptions"),
+    ("DELETE", "/v1/mailboxes/m/subscriptions"),
+    ("PUT", "/v1/mailboxes/m/subscriptions/orders"),
+    ("DELETE", "/v1/mailboxes/m/subscriptions/orders"),
+    ("GET", "/v1/mailbox-subscriptions"),
     ("GET", "/metrics"),
     ("GET", "/health"),
 ]
-NAMES = {"topic": "orders", "consumer": "c", "id": "1", "queue": "q", "schedule": "s"}
+NAMES = {
+    "topic": "orders",
+    "consumer": "c",
+    "id": "1",
+    "queue": "q",
+    "schedule": "s",
+    "mailbox": "m",
+}
 OPEN = ["/health/live", "/health/ready", "/openapi.json", "/docs", "/", "/static/penstock.js"]
 
 
