@@ -123,11 +123,13 @@ class RecordedDisk(Disk):
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.fails_syncs = False
+        self.failing = ""
+        """Syncs of files and folders with this in their names fail."""
         self.is_dead = False
         self.calls = 0
         self.killed_at: int | None = None
         self._open: dict[int, int] = {}
+        self._paths: dict[int, str] = {}
 
     def booted_at(self) -> Micros:
         return self.machine.booted_at
@@ -156,6 +158,7 @@ class RecordedDisk(Disk):
                 self.machine.named(path, self.machine.new_node())
             node = self.machine.nodes[path]
             self._open[file] = node
+            self._paths[file] = path
             if flags & os.O_TRUNC and not is_new:
                 self._changed(node, Change(0, None))
             return file
@@ -242,17 +245,17 @@ class RecordedDisk(Disk):
     def sync(self, file: int) -> None:
         self._call()
         with self.machine.lock:
-            self._sync("sync", node=self._open[file])
+            self._sync("sync", self._paths[file], node=self._open[file])
 
     def sync_folder(self, path: str) -> None:
         self._call()
         with self.machine.lock:
-            self._sync("sync_folder", folder=path)
+            self._sync("sync_folder", path, folder=path)
 
     def sync_all(self, file: int) -> bool:
         self._call()
         with self.machine.lock:
-            self._sync("sync_all")
+            self._sync("sync_all", self.machine.root)
         return True
 
     def lock(self, file: int, offset: int) -> None:
@@ -279,9 +282,13 @@ class RecordedDisk(Disk):
         self.machine.history.append(Event("change", node, change=change))
 
     def _sync(
-        self, kind: Literal["sync", "sync_folder", "sync_all"], node: int = 0, folder: str = ""
+        self,
+        kind: Literal["sync", "sync_folder", "sync_all"],
+        path: str,
+        node: int = 0,
+        folder: str = "",
     ) -> None:
-        if self.fails_syncs:
+        if self.failing and self.failing in path:
             if kind == "sync":
                 self.machine.history.append(Event("lost", node))
             raise OSError(errno.EIO, os.strerror(errno.EIO))

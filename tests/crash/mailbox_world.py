@@ -194,6 +194,7 @@ class World:
         self.clock = FakeClock()
         self.settings = small_settings(**settings)
         self.programs: dict[str, Program] = {}
+        self.disks: dict[str, RecordedDisk] = {}
         self.attempted: list[tuple[str, str]] = []
 
     def __enter__(self) -> World:
@@ -211,7 +212,7 @@ class World:
         except BaseException:
             disk.die()
             raise
-        self.programs[name] = program
+        self.programs[name], self.disks[name] = program, disk
         return program
 
     def attempting(self, mails: list[tuple[str, str]]) -> None:

@@ -211,6 +211,16 @@ def two_programs_rotate(world: World) -> None:
     b.sync()
 
 
+def the_other_begins_and_ends_a_file(world: World) -> None:
+    """Begun by one, never synced; filled up by the other, and left, in one put."""
+    a, b = world.start("a"), world.start("b")
+    a.put("x", "x1", "x2", "x3", "x4")
+    b.ack("x", through=4)
+    b.put("x", "x5", "x6", "x7", "x8")
+    b.sync()
+    b.flush()
+
+
 def the_other_has_it(world: World) -> None:
     """A message put again through another program, while the first has not synced it."""
     a, b = world.start("a"), world.start("b")
@@ -252,6 +262,7 @@ SCRIPTS: dict[str, tuple[Callable[[World], None], dict[str, object]]] = {
     "deleted": (deleted, {}),
     "two programs": (two_programs, {}),
     "two programs rotate": (two_programs_rotate, {}),
+    "the other begins and ends a file": (the_other_begins_and_ends_a_file, {}),
     "the other has it": (the_other_has_it, {}),
     "one dies": (one_dies, {}),
 }
@@ -395,9 +406,18 @@ def test_nobody_uses_a_box_before_the_logs_are_replayed(folder: Path) -> None:
             one.close()
 
 
-@pytest.mark.parametrize("where", ["put", "flush", "checkpoint"])
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        ("put", "commits"),
+        ("flush", "commits"),
+        ("checkpoint", "commits"),
+        ("checkpoint", "messages."),
+        ("checkpoint", "boxes/2d"),
+    ],
+)
 def test_a_sync_that_fails_ends_the_promises_and_nothing_promised_is_lost(
-    folder: Path, where: str
+    folder: Path, where: str, what: str
 ) -> None:
     """Row 10: nobody of that group is told OK, nothing is accepted any more, and what was promised
     before is there after opening anew, also if the power fails then: what a failed sync was to
@@ -409,10 +429,11 @@ def test_a_sync_that_fails_ends_the_promises_and_nothing_promised_is_lost(
         a.send("x", "x2", size=300)
         a.send("y", "y1")
         a.put("x", "x3", size=300)
-        a.folder.disk.fails_syncs = True
+        disk = world.disks["a"]
+        disk.failing = what
         with pytest.raises(MailboxesFailed):
             {"put": a.sync, "flush": a.folder.flush, "checkpoint": a.checkpoint}[where]()
-        a.folder.disk.fails_syncs = False
+        disk.failing = ""
         for action in (lambda: a.send("x", "x4"), lambda: a.peek("x"), lambda: a.ack("x")):
             with pytest.raises(MailboxesFailed):
                 action()
