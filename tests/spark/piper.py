@@ -1,7 +1,7 @@
 """A runner of a pipeline, to be killed: from topic to topic, or into a table. Run as a script.
 
-URL NAME STEP MARK: at the step of its second batch it writes the mark and stands still until somebody
-kills it. Without a step it runs to the end.
+URL NAME STEP MARK: at the step of its second batch it writes the mark and stands still until
+somebody kills it. Without a step it runs to the end.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ class SqliteScanner:
             place = query.columns.index("topic")
             known = names.names
             columns[place] = [known[number] for number in columns[place]]
-        return len(ids), columns, reached
+        return len(ids), [*columns], reached
 
     def _others(
         self, connection: apsw.Connection, query: Query, after: int, through: int, limit: int
@@ -291,7 +291,7 @@ class SqliteScanner:
         order = f"ORDER BY {_expression(query, 'id')} LIMIT {limit}"
         sql = f"{_select(query)} {SQL[name]} {where} {order}"
         (*columns, ids), is_cut = _columns(connection, sql, values, query)
-        return len(ids), columns, ids[-1] if is_cut or len(ids) == limit else through
+        return len(ids), [*columns], ids[-1] if is_cut or len(ids) == limit else through
 
     def _step_bytes(
         self,
