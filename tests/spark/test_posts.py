@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from penstock.errors import InvalidInput, LeaseLost, PipelineBusy, PipelineFailed
+from penstock.errors import (
+    InvalidInput,
+    LeaseLost,
+    PipelineBusy,
+    PipelineFailed,
+    StoreBusy,
+)
 from penstock.ports.pipelines import PipelineStatus
 from penstock.settings import Settings
 from penstock.spark.registry import Option, Pipeline
@@ -160,6 +167,70 @@ def test_signals_ask_it_to_stop_and_the_second_at_once() -> None:
         signal.raise_signal(signal.SIGTERM)
         assert stop.is_urgent
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_may_pass_is_tried_again_and_goes_on(settings: Settings, tmp_path: Path) -> None:
+    """A busy store, or a machine so slow that Spark gives up on its own processes."""
+    trouble = [
+        StoreBusy("busy"),
+        PySparkException("[X] Python worker failed to connect back."),
+        StoreBusy("busy"),
+    ]
+
+    def work(run: Run) -> None:
+        run.report(rows=1, batch=0, lag=None, seconds=0.1)
+        if trouble:
+            raise trouble.pop()
+
+    with Runner(settings, NO_SPARK, pauses=(0.0,)) as runner:
+        found = runner.run(order(work))
+    assert (found.state, found.rows, found.error, trouble) == ("finished", 4, "", [])
+
+
+def test_patience_ends_where_nothing_gets_done(settings: Settings, tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    def work(run: Run) -> None:
+        tries.append(1)
+        raise StoreBusy("busy")
+
+    with Runner(settings, NO_SPARK, pauses=(0.0, 0.0)) as runner, pytest.raises(StoreBusy):
+        runner.run(order(work))
+    assert (len(tries), status(tmp_path).state) == (3, "failed")
+
+
+def test_what_does_not_pass_is_not_tried_again(runner: Runner) -> None:
+    tries: list[int] = []
+
+    def work(run: Run) -> None:
+        tries.append(1)
+        raise InvalidInput("wrong")
+
+    with pytest.raises(InvalidInput):
+        runner.run(order(work))
+    assert len(tries) == 1
+
+
+def test_one_that_is_to_stop_does_not_wait_for_its_next_try(settings: Settings) -> None:
+    stop = Stop()
+
+    def work(run: Run) -> None:
+        threading.Timer(0.05, stop.ask).start()
+        raise StoreBusy("busy")
+
+    with Runner(settings, NO_SPARK, pauses=(3600.0,)) as runner, pytest.raises(StoreBusy):
+        runner.run(order(work), stop=stop)
+
+
+def test_a_lost_lease_stops_no_other_pipeline(settings: Settings) -> None:
+    stop = Stop()
+    first, second = stop.child(), stop.child()
+    first.ask()
+    first.ask()
+    assert (first.is_urgent, second.is_asked, stop.is_asked) == (True, False, False)
+    stop.ask()
+    assert (second.is_asked, second.is_urgent) == (True, False)
+    assert stop.child().is_asked
 
 
 def test_a_beat_is_seen(runner: Runner, tmp_path: Path) -> None:

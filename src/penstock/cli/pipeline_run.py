@@ -72,7 +72,9 @@ class Conductor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        for error in self._errors.values():
+        for name, error in self._errors.items():
+            if len(self._plan.orders) > 1:
+                error.message = f"{name}: {error.message}"
             table.print_error(error)
         if self._errors:
             if self._log and not self._session.is_json:
@@ -260,6 +262,7 @@ class Bars(Screen):
 
     def fail(self, name: str, error: PenstockError) -> None:
         self._progress.update(self._tasks[name], rows="[red]failed", rate="", lag="")
+        self._progress.stop_task(self._tasks[name])
 
     def end(self, status: PipelineStatus, took: float) -> None:
         self._progress.update(self._tasks[status.name], visible=False)

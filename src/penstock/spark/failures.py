@@ -11,6 +11,7 @@ from penstock import errors
 from penstock.errors import PenstockError, PipelineFailed
 
 TEXT_MAX = 500
+PASSING = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 
 # As Python prints the last line of a traceback.
 _OURS = re.compile(r"^\s*(?:[\w.]*: )?penstock\.errors\.(\w+): (.+)$", re.MULTILINE)
@@ -43,6 +44,12 @@ def explain(error: BaseException) -> PenstockError:
             text = cause[1]
             break
     return PipelineFailed(_short(_JAVA.sub(r"\1: ", _STATE.sub("", text.strip()))))
+
+
+def is_passing(error: PenstockError) -> bool:
+    """Whether the same may go well a little later: the store was busy, or the machine so slow
+    that Spark did not wait for its own Python processes."""
+    return error.retryable or any(text in error.message for text in PASSING)
 
 
 def _is_sparks(error: BaseException) -> bool:

@@ -46,12 +46,25 @@ class Stop:
 
     def __init__(self) -> None:
         self._asked = threading.Event()
+        self._children: list[Stop] = []
         self.is_urgent = False
 
     def ask(self) -> None:
         if self._asked.is_set():
             self.is_urgent = True
         self._asked.set()
+        for child in self._children:
+            child.ask()
+
+    def child(self) -> Stop:
+        """One that is asked when this one is, and can be asked by itself."""
+        child = Stop()
+        self._children.append(child)
+        if self.is_asked:
+            child.ask()
+        if self.is_urgent:
+            child.ask()
+        return child
 
     @property
     def is_asked(self) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
@@ -16,7 +17,7 @@ from penstock.errors import InvalidInput, LeaseLost, PenstockError, SinkReused
 from penstock.hub import Hub
 from penstock.ports.pipelines import Ending, PipelineRun, PipelineStatus
 from penstock.settings import Settings
-from penstock.spark.failures import explain
+from penstock.spark.failures import explain, is_passing
 from penstock.spark.options import settings_of
 from penstock.spark.post import Post, describe
 from penstock.spark.registry import Pipeline, check_options, find
@@ -35,6 +36,12 @@ from penstock.spark.runner import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+logger = logging.getLogger("penstock.spark")
+
+PAUSES = (1.0, 5.0, 15.0, 30.0, 60.0)
+"""Before a pipeline is begun again, when it failed with what may pass."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -59,8 +66,16 @@ class Order(msgspec.Struct, frozen=True):
 class Runner:
     """Runs pipelines on one store. Close it at the end."""
 
-    def __init__(self, settings: Settings, spark: SparkSession, *, on_step: Step = no_step) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        spark: SparkSession,
+        *,
+        on_step: Step = no_step,
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
         self._settings = settings
+        self._pauses = pauses
         self._spark = spark
         self._on_step = on_step
         self._hub = Hub(settings)
@@ -75,19 +90,21 @@ class Runner:
     ) -> PipelineStatus:
         """Run it to its end, or until it is told to stop. Raises `PipelineBusy` if it is running
         elsewhere, and what it failed with."""
-        stop = stop or Stop()
+        # Its own: others that are run beside it may share the one that was given.
+        own = (stop or Stop()).child()
         lost = threading.Event()
 
         def on_lost() -> None:
             """Somebody else runs it now: at once, not after the batch."""
             lost.set()
-            stop.ask()
-            stop.ask()
+            own.ask()
+            own.ask()
 
-        run = self._make(order, stop)
-        post = self._take(run, on_lost)
+        post = self._take(self._make(order, own), on_lost)
+        patience = Patience(own, self._pauses)
 
         def tell(report: Report) -> None:
+            patience.renew()
             post.report(report)
             on_report(report)
 
@@ -95,16 +112,23 @@ class Runner:
             post.beat(lag)
             on_beat(lag)
 
-        run.listen(tell, beat)
         ending: Ending = "failed"
         failure = ""
         try:
-            run.pipeline.run(run)
+            while True:
+                run = self._make(order, own)
+                run.listen(tell, beat)
+                try:
+                    run.pipeline.run(run)
+                    break
+                except Exception as error:
+                    if lost.is_set() or not patience.bears(explain(error)):
+                        raise
             if lost.is_set():
                 raise LeaseLost(f"The pipeline {run.name} was taken over by somebody else.")
-            ending = "stopped" if stop.is_asked else "finished"
+            ending = "stopped" if own.is_asked else "finished"
         except Exception as error:
-            known = _advised(explain(error), run.name)
+            known = _advised(explain(error), order.pipeline.name)
             failure = describe(known)
             if known is error:
                 raise
@@ -156,6 +180,30 @@ class Runner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Patience:
+    """How often a pipeline is begun again after what may pass by itself.
+
+    It goes on where it was, as after a crash. With each batch that is done, patience is new.
+    """
+
+    def __init__(self, stop: Stop, pauses: Sequence[float]) -> None:
+        self._stop = stop
+        self._pauses = pauses
+        self._tried = 0
+
+    def renew(self) -> None:
+        self._tried = 0
+
+    def bears(self, error: PenstockError) -> bool:
+        """Whether to try again, after the pause that is made here."""
+        if not is_passing(error) or self._tried == len(self._pauses) or self._stop.is_asked:
+            return False
+        pause = self._pauses[self._tried]
+        self._tried += 1
+        logger.warning("%s It is tried again in %g s.", error.message, pause)
+        return not self._stop.wait(pause)
 
 
 def run(
