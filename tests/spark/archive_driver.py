@@ -1,7 +1,7 @@
-"""An archive to be killed. Run as a script: URL [STEP MARK].
+"""An archive to be killed. Run as a script: URL [MARK [STEP]].
 
-At the step it writes the mark and stands still, until somebody kills it. Without a step it says
-so in the mark, if there is one, when the query has started, and runs to the end.
+It writes a line into the mark for each step, and stands still at the one that is named, until
+somebody kills it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from penstock.spark.registry import find
 from penstock.spark.running import Order, Runner
 
 
-def main(url: str, step: str = "", mark: str = "") -> None:
+def main(url: str, mark: str = "", step: str = "") -> None:
     def on_step(name: str) -> None:
+        if mark:
+            with Path(mark).open("a") as file:
+                file.write(f"{name}\n")
         if name == step:
-            Path(mark).write_text(name)
             time.sleep(600)
-        elif name == "start" and mark:
-            Path(mark).write_text(name)
 
     options = {"rows_per_batch": 500}
     with Runner(settings_of(url), session(master="local[2]"), on_step=on_step) as runner:

@@ -17,6 +17,7 @@ from penstock.model import NewMessage, Retention
 from penstock.spark import archiving
 from penstock.spark.archiving import Archive, Report
 from penstock.spark.lake_folder import MARKER
+from penstock.spark.pipelines.archive import rows_for_batch
 from penstock.stores import open_migrations
 from penstock.testing import FakeClock
 from tests.factories import file_url, hub_on, new_message, settings_for
@@ -432,3 +433,17 @@ def test_reports_survive_their_way(hub: penstock.Hub, path: Path) -> None:
     assert (report.batch, report.after, report.through) == (7, 0, 1)
     assert report.expected == {"*": 0}
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows"),
+    [((), 1_000_000), ((10,), 1_000_000), ((5000, 5000), 107_374), ((900_000,), 10_000)],
+)
+def test_a_batch_is_as_large_as_its_messages_allow(
+    hub: penstock.Hub, path: Path, sizes: tuple[int, ...], rows: int
+) -> None:
+    hub.topics.position()
+    append(path, *[new_message("orders", b"x" * size) for size in sizes])
+
+    with store_of(path) as store:
+        assert rows_for_batch(store) == rows
