@@ -83,25 +83,13 @@ class Operation(msgspec.Struct, Generic[T]):
     future: asyncio.Future[T] | None = None
     is_single: bool = False
     """Its result is the receipt itself, not a list of receipts."""
+    can_fail: bool = False
+    """Whether the store may refuse it for what it says, as under a key that is taken."""
+    weight: int = 0
+    """Bytes of its payloads."""
     done: threading.Lock | None = None
     result: T = _UNSET
     error: BaseException | None = None
-
-    @property
-    def can_fail(self) -> bool:
-        """Whether the store may refuse it for what it says, as under a key that is taken."""
-        if self.kind == Kind.APPEND:
-            return any(message.idempotency_key is not None for message in self.items)
-        if self.kind == Kind.ENQUEUE:
-            if len(self.items) == 1:  # The most of them, and asked for each.
-                return not self.items[0].is_plain
-            return not all(job.is_plain for job in self.items)
-        if self.kind == Kind.MARK:
-            # Asked for each mark, of which most stand alone.
-            if len(self.items) == 1:
-                return self.items[0].hash is not None
-            return any(mark.hash is not None for mark in self.items)
-        return True
 
     def wait(self, timeout_seconds: float | None = None) -> T:
         """The result, once it is on disk. The write goes on if the caller stops waiting."""
@@ -116,6 +104,15 @@ class Operation(msgspec.Struct, Generic[T]):
     @property
     def is_done(self) -> bool:
         return self.result is not _UNSET or self.error is not None
+
+
+class Batch(msgspec.Struct, gc=False):
+    """Operations of one kind that go to the store in one call; or one that can fail, alone."""
+
+    kind: Kind
+    operations: list[Operation[Any]]
+    items: list[Any]
+    can_fail: bool
 
 
 class Committer(Service):
@@ -150,66 +147,98 @@ class Committer(Service):
     def append(self, messages: Sequence[NewMessage]) -> Operation[list[Receipt]]:
         """Append them, in order, in one transaction."""
         assert messages, "nothing to append"
-        return self._submit(Operation(None, messages, done=_held_lock()))
+        return self._submit(
+            Operation(
+                None,
+                messages,
+                can_fail=_have_keys(messages),
+                weight=_weigh(messages),
+                done=_held_lock(),
+            )
+        )
 
     def append_one(self, message: NewMessage) -> Operation[Receipt]:
-        return self._submit(Operation(None, (message,), is_single=True, done=_held_lock()))
+        return self._submit(
+            Operation(
+                None,
+                (message,),
+                is_single=True,
+                can_fail=message.idempotency_key is not None,
+                weight=len(message.body),
+                done=_held_lock(),
+            )
+        )
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
         """Enqueue them, in order, in one transaction."""
         assert jobs, "nothing to enqueue"
-        return self._submit(Operation(None, jobs, Kind.ENQUEUE, done=_held_lock()))
+        can_fail = not all(job.is_plain for job in jobs)
+        return self._submit(
+            Operation(
+                None,
+                jobs,
+                Kind.ENQUEUE,
+                can_fail=can_fail,
+                weight=_weigh(jobs),
+                done=_held_lock(),
+            )
+        )
 
     def enqueue_one_async(self, job: NewJob) -> asyncio.Future[Enqueued]:
         future: asyncio.Future[Enqueued] = asyncio.Future()
-        self._submit(Operation(None, (job,), Kind.ENQUEUE, future, True))
+        can_fail = not job.is_plain
+        self._submit(Operation(None, (job,), Kind.ENQUEUE, future, True, can_fail, len(job.body)))
         return future
 
     def mark(self, marks: Sequence[NewMark]) -> Operation[list[bool]]:
         """Mark them in the ledger, in one transaction."""
         assert marks, "nothing to mark"
-        return self._submit(Operation(None, marks, Kind.MARK, done=_held_lock()))
+        can_fail = any(mark.hash is not None for mark in marks)
+        return self._submit(Operation(None, marks, Kind.MARK, can_fail=can_fail, done=_held_lock()))
 
     def mark_one_async(self, mark: NewMark) -> asyncio.Future[bool]:
         future: asyncio.Future[bool] = asyncio.Future()
-        self._submit(Operation(None, (mark,), Kind.MARK, future, True))
+        self._submit(Operation(None, (mark,), Kind.MARK, future, True, mark.hash is not None))
         return future
 
     def mark_async(self, marks: Sequence[NewMark]) -> asyncio.Future[list[bool]]:
         assert marks, "nothing to mark"
         future: asyncio.Future[list[bool]] = asyncio.Future()
-        self._submit(Operation(None, marks, Kind.MARK, future))
+        can_fail = any(mark.hash is not None for mark in marks)
+        self._submit(Operation(None, marks, Kind.MARK, future, can_fail=can_fail))
         return future
 
     def run(self, write: Callable[[Transaction], T]) -> Operation[T]:
-        """Run `write` inside the next transaction, in a savepoint of its own."""
-        return self._submit(Operation(write, (), Kind.RUN, done=_held_lock()))
+        """Run `write` inside the next transaction; its failure is its caller's alone."""
+        return self._submit(Operation(write, (), Kind.RUN, can_fail=True, done=_held_lock()))
 
     def append_async(self, messages: Sequence[NewMessage]) -> asyncio.Future[list[Receipt]]:
         assert messages, "nothing to append"
         future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
-        self._submit(Operation(None, messages, Kind.APPEND, future))
+        can_fail, weight = _have_keys(messages), _weigh(messages)
+        self._submit(Operation(None, messages, Kind.APPEND, future, False, can_fail, weight))
         return future
 
     def append_one_async(self, message: NewMessage) -> asyncio.Future[Receipt]:
         # Belongs to the running loop, too, and asks for it only once.
         future: asyncio.Future[Receipt] = asyncio.Future()
-        self._submit(Operation(None, (message,), Kind.APPEND, future, True))
+        can_fail, weight = message.idempotency_key is not None, len(message.body)
+        self._submit(Operation(None, (message,), Kind.APPEND, future, True, can_fail, weight))
         return future
 
     def run_async(self, write: Callable[[Transaction], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._submit(Operation(write, (), Kind.RUN, future))
+        self._submit(Operation(write, (), Kind.RUN, future, can_fail=True))
         return future
 
     def run_for(self, future: asyncio.Future[Any], write: Callable[[Transaction], object]) -> None:
         """As `run_async`, from any thread, for whoever awaits this future."""
-        self._submit(Operation(write, (), Kind.RUN, future))
+        self._submit(Operation(write, (), Kind.RUN, future, can_fail=True))
 
     def run_quietly(self, write: Callable[[Transaction], object]) -> None:
         """From a finalizer: nobody waits, and nothing is raised if there is no room or no hub."""
         if not self._is_closed and len(self._queue) < self._queue_max:
-            self._queue.append(Operation(write, (), Kind.RUN, done=_held_lock()))
+            self._queue.append(Operation(write, (), Kind.RUN, can_fail=True, done=_held_lock()))
             self.nudge()
 
     @property
@@ -301,44 +330,37 @@ class Committer(Service):
             self._is_asleep = True
             self._refuse_rest()
 
-    def _next_group(self) -> tuple[list[Operation[Any]], list[NewMessage] | None]:
-        """As much as one transaction may hold; at least one operation.
-
-        And all its messages, if it is nothing but appends without keys, as it nearly always is.
-        """
+    def _next_group(self) -> tuple[list[Operation[Any]], list[Batch]]:
+        """As much as one transaction may hold; at least one operation. And the same in batches."""
         queue = self._queue
         count_left, bytes_left = self._settings.commit_group_max, self._settings.commit_bytes_max
         group: list[Operation[Any]] = []
-        plain: list[NewMessage] = []
-        is_plain = True
+        batches: list[Batch] = []
+        kind: Kind | None = None
+        operations: list[Operation[Any]] = []
+        items: list[Any] = []
         while queue:
             operation = queue.popleft()
-            items = operation.items
-            count_left -= len(items) or 1
-            if operation.kind is Kind.APPEND:
-                for message in items:
-                    bytes_left -= len(message.body)
-                    if message.idempotency_key is not None:
-                        is_plain = False
-            else:
-                is_plain = False
-                if operation.kind is Kind.ENQUEUE:
-                    if len(items) == 1:
-                        bytes_left -= len(items[0].body)
-                    else:
-                        bytes_left -= sum(len(job.body) for job in items)
+            count_left -= len(operation.items) or 1
+            bytes_left -= operation.weight
             if (count_left < 0 or bytes_left < 0) and group:
                 queue.appendleft(operation)
                 break
             group.append(operation)
-            if is_plain:
-                plain += items
-        return group, plain if is_plain else None
+            if operation.kind is not kind or operation.can_fail:
+                batch = _batch(operation)
+                batches.append(batch)
+                kind = None if operation.can_fail else operation.kind
+                operations, items = batch.operations, batch.items
+            else:
+                operations.append(operation)
+                items += operation.items
+        return group, batches
 
-    def _commit(self, group: list[Operation[Any]], plain: list[NewMessage] | None = None) -> None:
+    def _commit(self, group: list[Operation[Any]], batches: list[Batch]) -> None:
         appended, count = None, 0
         try:
-            appended, count = self._attempt(group, plain)
+            appended, count = self._attempt(group, batches)
         except (OutcomeUnknown, StoreBusy, StoreReplaced) as error:
             # Nothing of the group is acknowledged; running it again would not help, or repeat.
             self._fail(group, error)
@@ -349,7 +371,7 @@ class Committer(Service):
             else:
                 for operation in group:
                     operation.result, operation.error = _UNSET, None
-                    self._commit([operation])
+                    self._commit([operation], [_batch(operation)])
                 return
         # What goes wrong from here on is no reason to write again: it is on disk.
         try:
@@ -359,18 +381,20 @@ class Committer(Service):
             self._answer(group)
 
     def _attempt(
-        self, group: list[Operation[Any]], plain: list[NewMessage] | None
+        self, group: list[Operation[Any]], batches: list[Batch]
     ) -> tuple[list[Message] | None, int]:
         started = time.perf_counter()
         if self._writer is None:
             self._writer = self._store.open_writer()
         with self._writer.transaction() as transaction:
-            if plain is not None:
-                self._write(transaction, Kind.APPEND, group, plain, self._clock.now())
-            elif len(group) == 1 and group[0].run is not None:
-                self._run_alone(transaction, group[0])
-            else:
-                self._run(transaction, group)
+            now = self._clock.now()
+            for batch in batches:
+                if not batch.can_fail:
+                    self._write(transaction, batch, now)
+                elif len(group) == 1:
+                    self._write_alone(transaction, batch, now)
+                else:
+                    self._try(transaction, batch, now)
             appended = transaction.topics.appended() if self.on_appended is not None else None
             count = transaction.topics.appended_count
         self._telemetry.emit(
@@ -389,59 +413,37 @@ class Committer(Service):
         if self.on_commit is not None:
             self.on_commit(count)
 
-    def _run_alone(self, transaction: Transaction, operation: Operation[Any]) -> None:
+    def _write_alone(self, transaction: Transaction, batch: Batch, now: Micros) -> None:
         """Without a savepoint: if it fails, there is nothing else to keep."""
-        assert operation.run is not None
         try:
-            operation.result = operation.run(transaction)
+            self._write(transaction, batch, now)
         except PenstockError as error:
-            operation.error = error
+            batch.operations[0].error = error
             raise
 
-    def _run(self, transaction: Transaction, group: list[Operation[Any]]) -> None:
-        """What cannot fail by itself goes in together, by kind; all else in savepoints."""
-        now = self._clock.now()
-        kind = Kind.APPEND
-        alike: list[Operation[Any]] = []
-        items: list[Any] = []
-        for operation in group:
-            if not operation.can_fail:
-                if operation.kind is not kind:
-                    self._write(transaction, kind, alike, items, now)
-                    kind, alike, items = operation.kind, [], []
-                alike.append(operation)
-                items += operation.items
-                continue
-            self._write(transaction, kind, alike, items, now)
-            alike, items = [], []
-            try:
-                with transaction.savepoint():
-                    if operation.run is None:
-                        self._write(transaction, operation.kind, [operation], operation.items, now)
-                    else:
-                        operation.result = operation.run(transaction)
-            except PenstockError as error:
-                operation.error = error
-        self._write(transaction, kind, alike, items, now)
+    def _try(self, transaction: Transaction, batch: Batch, now: Micros) -> None:
+        """What can fail by itself fails without the others."""
+        try:
+            with transaction.savepoint():
+                self._write(transaction, batch, now)
+        except PenstockError as error:
+            batch.operations[0].error = error
 
-    def _write(
-        self,
-        transaction: Transaction,
-        kind: Kind,
-        operations: list[Operation[Any]],
-        items: Sequence[Any],
-        now: Micros,
-    ) -> None:
+    def _write(self, transaction: Transaction, batch: Batch, now: Micros) -> None:
         """Hand items of one kind to the store, and its answers to their operations."""
-        if not operations:
-            return
+        kind, operations = batch.kind, batch.operations
         answers: Sequence[Any]
         if kind is Kind.APPEND:
-            answers = transaction.topics.append(items, producer=self._producer, now=now)
+            answers = transaction.topics.append(batch.items, producer=self._producer, now=now)
         elif kind is Kind.ENQUEUE:
-            answers = transaction.jobs.enqueue(items, now=now)
+            answers = transaction.jobs.enqueue(batch.items, now=now)
+        elif kind is Kind.MARK:
+            answers = transaction.ledger.mark(batch.items, now=now)
         else:
-            answers = transaction.ledger.mark(items, now=now)
+            operation = operations[0]
+            assert operation.run is not None
+            operation.result = operation.run(transaction)
+            return
         if len(operations) == len(answers):
             for operation, answer in zip(operations, answers, strict=True):
                 operation.result = answer if operation.is_single else [answer]
@@ -475,6 +477,18 @@ class Committer(Service):
                 loop.call_soon_threadsafe(_resolve, operations)
             except RuntimeError:
                 continue  # The loop has ended, and its tasks with it.
+
+
+def _batch(operation: Operation[Any]) -> Batch:
+    return Batch(operation.kind, [operation], [*operation.items], operation.can_fail)
+
+
+def _have_keys(messages: Sequence[NewMessage]) -> bool:
+    return any(message.idempotency_key is not None for message in messages)
+
+
+def _weigh(items: Sequence[NewMessage] | Sequence[NewJob]) -> int:
+    return sum(len(item.body) for item in items)
 
 
 def _held_lock() -> threading.Lock:
