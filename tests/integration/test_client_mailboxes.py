@@ -252,14 +252,15 @@ def test_rights_are_told_as_errors(tmp_path: Any) -> None:
 def test_the_server_may_restart_meanwhile(tmp_path: Any) -> None:
     """Whoever waits goes on waiting, and finds what was put."""
     path = tmp_path / "hub.db"
-    with HttpServer(path) as server, penstock.client.connect(server.url) as hub:
+    patient = {"client_timeout_seconds": 60}
+    with HttpServer(path) as server, penstock.client.connect(server.url, **patient) as hub:
         box = hub.mailboxes.open("ann")
         found: list[Any] = []
-        waiting = threading.Thread(target=lambda: found.append(box.wait(timeout=60)))
+        waiting = threading.Thread(target=lambda: found.append(box.wait(timeout=150)))
         waiting.start()
         server.kill()
         with HttpServer(path, bind_port=server.port):
             with hub_on(path) as other:
                 other.mailboxes.put("ann", "after")
-            wait_until(lambda: not waiting.is_alive())
+            wait_until(lambda: not waiting.is_alive(), seconds=150)
     assert found[0].payload == "after"
