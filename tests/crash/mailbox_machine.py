@@ -131,6 +131,9 @@ class RecordedDisk(Disk):
         self._open: dict[int, int] = {}
         self._paths: dict[int, str] = {}
 
+    on_sync: Callable[[], None] | None = None
+    """What happens once, while the next sync of a folder is under way."""
+
     def booted_at(self) -> Micros:
         return self.machine.booted_at
 
@@ -249,6 +252,9 @@ class RecordedDisk(Disk):
 
     def sync_folder(self, path: str) -> None:
         self._call()
+        action, self.on_sync = self.on_sync, None
+        if action is not None:
+            action()
         with self.machine.lock:
             self._sync("sync_folder", path, folder=path)
 

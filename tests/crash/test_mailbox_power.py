@@ -113,6 +113,19 @@ def now_and_then(world: World) -> None:
     world.say("ok", [("x", "x3")])
 
 
+def putting_while_syncing(world: World) -> None:
+    """What comes while the boxes are synced is not among what was synced."""
+    a = world.start()
+    a.send("x", "x1", size=300)
+    world.disks["a"].on_sync = lambda: a.send("x", "x2", size=300)
+    a.checkpoint()
+    a.ack("x")
+    a.put("x", "x3", size=600)
+    world.disks["a"].on_sync = lambda: a.ack("x")
+    a.checkpoint()
+    a.sync()
+
+
 def damaged_and_repaired(world: World) -> None:
     """Nothing is lost but what was: interrupted, a repair is done again."""
     a = world.start()
@@ -253,6 +266,7 @@ SCRIPTS: dict[str, tuple[Callable[[World], None], dict[str, object]]] = {
     "switching while putting": (switching_while_putting, {}),
     "now and then": (now_and_then, {}),
     "checkpoints": (checkpoints, {}),
+    "putting while syncing": (putting_while_syncing, {}),
     "damaged and repaired": (damaged_and_repaired, {}),
     "restarts": (restarts, {}),
     "full and drained": (full_and_drained, {}),

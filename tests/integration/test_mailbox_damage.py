@@ -19,7 +19,7 @@ from penstock.mailboxes.record import (
     encode_record,
 )
 from penstock.mailboxes.state import last_state, parse_line
-from tests.crash.mailbox_world import memory_folder
+from tests.crash.mailbox_world import FastDisk, World, memory_folder
 from tests.integration.mailbox_desk import (
     Desk,
     box_files,
@@ -491,6 +491,49 @@ def test_damage_while_it_is_used_is_noticed_when_it_is_read(folder: Path) -> Non
             desk.put("x", "m4")
         desk.repair("x")
         assert desk.ids("x") == ["[gap 1]", "m2", "m3"]
+
+
+def test_a_hole_in_what_another_process_wrote_is_damage(folder: Path) -> None:
+    """The power was not lost since: what it wrote cannot have been lost in part."""
+    with Desk(folder / "store") as desk, Desk(folder / "store") as other:
+        desk.put("x", "m1", "m2", "m3")
+        flip(message_file(folder / "store"), HEADER_SIZE + 10)
+        with pytest.raises(MailboxCorrupt):
+            other.mails("x")
+        assert other.repair("x").lost == 1
+        assert desk.ids("x") == ["[gap 1]", "m2", "m3"]
+
+
+def test_damage_is_not_hidden_by_a_log_that_is_replayed(folder: Path) -> None:
+    """A message that was on disk is damaged, the process dies, and its log has those behind: they
+    are kept, and the damage is not taken for a message that nobody was promised."""
+    with World(folder) as world:
+        a = world.start()
+        a.send("x", "m1", "m2")
+        a.checkpoint()
+        a.send("x", "m3")
+        a.die()
+    root = Path(world.root)
+    flip(message_file(root), HEADER_SIZE + 44 + 10)
+    with Desk(root, disk=FastDisk()) as desk:
+        assert desk.folder.recovered == 1
+        with pytest.raises(MailboxCorrupt):
+            desk.mails("x")
+        assert desk.repair("x").lost == 1
+        assert desk.ids("x") == ["m1", "[gap 1]", "m3"]
+
+
+def test_a_log_that_is_replayed_mends_what_it_has(folder: Path) -> None:
+    """Damage to what was not checkpointed yet: the log has it as it was."""
+    with World(folder) as world:
+        a = world.start()
+        a.send("x", "m1", "m2")
+        a.die()
+    root = Path(world.root)
+    flip(message_file(root), HEADER_SIZE + 10)
+    with Desk(root) as desk:
+        assert desk.verify().is_clean
+        assert desk.ids("x") == ["m1", "m2"]
 
 
 def test_damage_to_the_first_message_is_a_gap_whatever_was_written_down(folder: Path) -> None:

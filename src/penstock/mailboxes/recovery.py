@@ -254,6 +254,8 @@ class _Reading:
                     self._cut(file, found.offset, b"")
                 break
             self._take(file, found)
+        if has_skipped:
+            self._expected = max(self._expected, self._box.read_seq)
         return True
 
     def _take(self, file: int, record: Record) -> None:
