@@ -14,6 +14,7 @@ from penstock.stores.sqlite.job_rows import RUNS
 
 PACKAGE = "penstock.stores.sqlite"
 FILES = (
+    "lake",
     *("topics", "consumers", "leases", "presence", "jobs", "schedules", "ledger"),
     *("scan", "sinks", "pipelines"),
 )
@@ -125,8 +126,9 @@ def plans(memory: penstock.Hub) -> dict[str, str]:
     for name, sql in statements().items():
         numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
         count = max(numbered, default=sql.count("?"))
+        named = dict.fromkeys(re.findall(r":([a-z_]+)", sql), 1)
         with memory.connection() as connection:
-            rows = connection.execute(f"EXPLAIN QUERY PLAN {sql}", (1,) * count)
+            rows = connection.execute(f"EXPLAIN QUERY PLAN {sql}", named or (1,) * count)
         found[name] = "\n".join(row[3] for row in rows)
     return found
 

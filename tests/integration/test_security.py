@@ -107,6 +107,20 @@ ROUTES = [
     ("POST", "/v1/schedules/s/pause"),
     ("POST", "/v1/schedules/s/resume"),
     ("POST", "/v1/schedules/s/run"),
+    ("GET", "/v1/ledger"),
+    ("GET", "/v1/ledger/l"),
+    ("PUT", "/v1/ledger/l"),
+    ("GET", "/v1/ledger/l/entries"),
+    ("GET", "/v1/ledger/l/entry"),
+    ("DELETE", "/v1/ledger/l/entry"),
+    ("POST", "/v1/ledger/l/forget"),
+    ("POST", "/v1/ledger/l/marks"),
+    ("POST", "/v1/ledger/l/claims"),
+    ("POST", "/v1/ledger/l/claims/renew"),
+    ("POST", "/v1/ledger/l/claims/complete"),
+    ("POST", "/v1/ledger/l/claims/release"),
+    ("POST", "/v1/ledger-prune"),
+    ("GET", "/v1/ledger-events"),
     ("GET", "/v1/mailboxes"),
     ("GET", "/v1/mailboxes/m"),
     ("DELETE", "/v1/mailboxes/m"),
@@ -130,6 +144,7 @@ NAMES = {
     "queue": "q",
     "schedule": "s",
     "mailbox": "m",
+    "scope": "l",
 }
 OPEN = ["/health/live", "/health/ready", "/openapi.json", "/docs", "/", "/static/penstock.js"]
 
@@ -139,7 +154,9 @@ def test_every_route_asks_for_a_token_but_those_that_say_nothing(guarded: HttpSe
     for method, path in ROUTES:
         for headers in ({}, bearer("wrong"), {"authorization": "Basic eDp5"}):
             given = body if path.endswith("reset") else {"payload": 1}
-            sends = {"json": given} if method == "POST" else {}
+            sends: dict[str, Any] = {"json": given} if method == "POST" else {}
+            if path.endswith("/entry"):
+                sends["params"] = {"key": "k"}
             answer = guarded.http.request(method, path, headers=headers, **sends)
             assert answer.status_code == 401, (method, path, headers)
             assert answer.headers["www-authenticate"] == "Bearer"
