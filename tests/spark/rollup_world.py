@@ -60,7 +60,7 @@ class World:
         ).wait()
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
-        with self.hub.transaction() as tx:
+        with self.hub.transaction(limit_seconds=60) as tx:
             return [tuple(row) for row in tx.execute(text)]
 
     def truth(self, resolution: Resolution) -> dict[tuple[str, datetime], dict[str, Any]]:

@@ -246,7 +246,7 @@ SELECT queue, type, kind, job_id, error, max(0, at - ready_at), next_kind, next_
 
 def truth(hub: penstock.Hub) -> dict[tuple[str, str], dict[str, Any]]:
     """What SQL finds in the history."""
-    with hub.transaction() as tx:
+    with hub.transaction(limit_seconds=60) as tx:
         rows = tx.execute(QUERY)
     found = {}
     for key in {row[:2] for row in rows}:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli import table
+from penstock.cli import figures, table
 from penstock.cli.amount import show_duration, show_time
 from penstock.cli.layout import LaidOutGroup
 from penstock.cli.pipeline_options import (
@@ -241,7 +241,8 @@ def show_status(
     )
     for one in chosen:
         if one.error and one.error_at is not None:
-            table.say(f"\n{one.name} failed at {show_time(one.error_at)}: {one.error}")
+            when = "failed" if one.state == "failed" else "last failed"
+            table.say(f"\n{one.name} {when} at {show_time(one.error_at)}: {one.error}")
 
 
 @command(
@@ -357,3 +358,6 @@ def _never_ran(name: str, known: list[str]) -> Exception:
         if known
         else "None has: 'penstock pipeline list' shows those there are.",
     )
+
+
+figures.register(app)
