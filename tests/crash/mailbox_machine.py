@@ -131,7 +131,7 @@ class RecordedDisk(Disk):
         self._open: dict[int, int] = {}
         self._paths: dict[int, str] = {}
 
-    on_sync: Callable[[], None] | None = None
+    on_sync: Callable[[], object] | None = None
     """What happens once, while the next sync of a folder is under way."""
 
     def booted_at(self) -> Micros:

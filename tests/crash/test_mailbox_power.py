@@ -117,9 +117,10 @@ def putting_while_syncing(world: World) -> None:
     """What comes while the boxes are synced is not among what was synced."""
     a = world.start()
     a.send("x", "x1", size=300)
-    world.disks["a"].on_sync = lambda: a.send("x", "x2", size=300)
+    world.disks["a"].on_sync = lambda: a.put("x", "x2", size=300)
     a.checkpoint()
     a.ack("x")
+    a.sync()
     a.put("x", "x3", size=600)
     world.disks["a"].on_sync = lambda: a.ack("x")
     a.checkpoint()
