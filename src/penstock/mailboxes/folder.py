@@ -406,7 +406,7 @@ class Folder:
                 self.disk.unlock(self._locks, number_of(box.digest))
         done.append((box, writes))
         if segment is not None and writes:
-            if not box.hidden_from:
+            if not box.hidden_from and box.next_seq > first:
                 box.hidden_from = first
             for write in writes:
                 if box.whole[0] < write.file or not box.whole[1]:

@@ -101,7 +101,7 @@ def mark_of(folder: Folder, mailbox: str) -> Mark:
     """Another one whenever something may have come into a box. Takes no lock, and no look at
     files: all who wait are woken now and then, and nearly always for nothing."""
     box = folder._boxes.get(mailbox)
-    count = folder._changes.look()
+    count = folder._changes.glance()
     return (count, 0, 0) if box is None else (count, box.next_seq, box.hidden_from)
 
 
