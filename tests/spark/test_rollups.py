@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 import pytest
-from pyspark.errors import StreamingQueryException
 
 import penstock
 from penstock.clock import SECOND
@@ -18,6 +17,7 @@ from penstock.delivery.stats import STATS_TOPIC
 from penstock.errors import InvalidInput
 from penstock.figures import ROLLUPS_TOPIC
 from penstock.spark import rolling
+from penstock.spark.pipelines.archive import PIPELINE as ARCHIVE
 from penstock.spark.pipelines.rollups import PIPELINE
 from penstock.spark.rollup_folder import RollupFolder, files_of
 from penstock.spark.rollup_lake import read_rollups
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 Go = Callable[..., Run]
-
-
-class Crash(Exception):
-    """What a process that was killed would not have raised, either."""
 
 
 @pytest.fixture
@@ -89,35 +85,8 @@ def test_minutes_hours_and_days_are_as_sql_counts_them_and_a_second_run_does_not
         assert sum(sum(t["messages"].to_pylist()) for t in tables) == sum(counts.values())
 
 
-def test_a_crash_at_every_step_neither_loses_nor_doubles(world: World, go: Go) -> None:
-    """One crash at each step of the pipeline, one after the other; then it runs to its end."""
-    steps: list[str] = []
-
-    def crash(name: str) -> None:
-        if name not in steps:
-            steps.append(name)
-            raise Crash
-
-    fill(world)
-    for _ in range(20):
-        try:
-            go(crash, options={"max_offsets_per_trigger": 60, "compact": 1})
-        except (Crash, StreamingQueryException):
-            continue
-        break
-    else:
-        pytest.fail("it never came to its end")
-
-    assert {"adopted", "added up", "part written", "published", "compacted", "counted"} <= set(
-        steps
-    )
-    assert {"hours published", "days published"} <= set(steps)
-    for resolution in ("minute", "hour", "day"):
-        assert world.published(resolution) == world.truth(resolution), resolution
-
-
 def test_a_new_checkpoint_counts_nothing_again_and_the_past_can_be_counted_again(
-    world: World, go: Go
+    world: World, go: Go, spark: SparkSession
 ) -> None:
     """A reset or a lost checkpoint, and a piece of history that came to little the first time."""
     with pytest.raises(InvalidInput, match="Nothing has been rolled up yet"):
@@ -143,8 +112,18 @@ def test_a_new_checkpoint_counts_nothing_again_and_the_past_can_be_counted_again
     go(since=NOON, until=NOON + timedelta(minutes=59, seconds=1))
     go()
 
+    expected = {resolution: world.truth(resolution) for resolution in ("hour", "day")}
     for resolution in ("hour", "day"):
-        assert world.published(resolution) == world.truth(resolution), resolution
+        assert world.published(resolution) == expected[resolution], resolution
+
+    # The same from the lake, when the log has nothing of it any more.
+    ARCHIVE.run(Run(ARCHIVE, spark, world.hub.settings))
+    world.hub.topics.trim("orders", through=world.hub.topics.position())
+    manifest = folder.manifest()
+    pyarrow.parquet.write_table(lost, folder.root / manifest.files["minute"]["2026-01-31T12"])
+    go(source="lake")
+    for resolution in ("hour", "day"):
+        assert world.published(resolution) == expected[resolution], resolution
 
 
 def test_an_empty_database_has_no_rollups_and_one_message_has(

@@ -6,17 +6,21 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock
+from penstock.copies import new_generation
 from penstock.delivery.stats import Histogram
 from penstock.errors import InvalidInput
-from penstock.figures import Resolution
+from penstock.figures import ROLLUPS_TOPIC, Resolution, Rollups
+from penstock.spark.pipelines.rollups import PIPELINE, Roller
 from penstock.spark.rollup_folder import Covered, Manifest, RollupFolder, files_of
 from penstock.spark.rollup_lake import RollupLake
 from penstock.spark.rollup_parts import (
@@ -29,6 +33,10 @@ from penstock.spark.rollup_parts import (
     roll,
     to_rollups,
 )
+from penstock.spark.runner import Run, lake_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 START = datetime(2026, 1, 31, 23, 50, tzinfo=UTC)
 RESOLUTIONS: tuple[Resolution, ...] = ("minute", "hour", "day")
@@ -215,8 +223,8 @@ def batches() -> list[pa.Table]:
     """Around an hour's, a day's and a month's end."""
     return [
         table(
-            *(message(size, "a", minute=number * 4 + size, id=number) for size in range(6)),
-            *report({number: 3}, minute=number * 4, id=number, dropped=1),
+            *(message(size, "a", minute=number * 4 + size, id=number + 1) for size in range(6)),
+            *report({number: 3}, minute=number * 4, id=number + 1, dropped=1),
         )
         for number in range(6)
     ]
@@ -279,7 +287,7 @@ def test_the_manifest_knows_what_was_counted_and_what_changed(tmp_path: Path) ->
 
     manifest = world.lake.compact(world.lake.folder.manifest(), 1)
 
-    assert (manifest.merged_through, manifest.covered) == (1, Covered(1, 1))
+    assert (manifest.merged_through, manifest.covered) == (1, Covered(2, 2))
     hour = int(START.timestamp()) // 3600 * 3600
     assert manifest.changed == {"hour": [hour], "day": [hour // 86_400 * 86_400]}
     assert manifest.files.keys() == set(RESOLUTIONS)
@@ -314,3 +322,124 @@ def test_a_lake_that_is_not_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be kept"):
         RollupFolder("s3a://bucket/lake")
     assert RollupFolder(f"file://{tmp_path}").root == tmp_path / "_rollups"
+
+
+# The pipeline, from what Spark has counted on
+
+
+class Pipeline:
+    """Batches of queries on a database, as Spark would bring them: each until it is done."""
+
+    def __init__(self, hub: penstock.Hub) -> None:
+        hub.topics.position()  # The first use makes the file.
+        self.hub = hub
+        self.crash_at = ""
+        self.steps: set[str] = set()
+        self._run = Run(
+            PIPELINE,
+            cast("SparkSession", None),  # What has been counted needs no Spark any more.
+            hub.settings,
+            options={"compact": 2},
+            on_step=self._step,
+        )
+
+    def _step(self, name: str) -> None:
+        self.steps.add(name)
+        if name == self.crash_at:
+            self.crash_at = ""
+            raise Crash
+
+    def batch(self, number: int, facts: pa.Table, query: str = "query-1") -> None:
+        while True:
+            roller = Roller(self._run)  # Each attempt is another process.
+            try:
+                base = roller.begin(query)
+                ids = pa.compute.greater(facts["last_id"], base.messages)
+                reports = pa.compute.greater(facts["last_report_id"], base.reports)
+                is_new = pa.compute.coalesce(ids, reports, pa.scalar(True))
+                roller.take(query, number, facts.filter(is_new))
+                return
+            except Crash:
+                continue
+
+    def finish(self) -> None:
+        while True:
+            try:
+                Roller(self._run).finish()
+                return
+            except Crash:
+                continue
+
+    def published(self, resolution: Resolution) -> list[tuple[str, datetime, int, int]]:
+        rollups = Rollups(self.hub.topics)
+        rollups.refresh()
+        found = rollups.find(resolution=resolution)
+        return [(one.topic, one.start, one.messages, one.dropped) for one in found]
+
+
+def counts(tables: list[pa.Table], resolution: Resolution) -> list[tuple[Any, ...]]:
+    rows = figures_of(roll(add_up(tables), resolution)).to_pylist()
+    return [tuple(row[name] for name in ("topic", "start", "messages", "dropped")) for row in rows]
+
+
+STEPS = (
+    *("adopted", "counted in Spark", "part written", "published", "compacted", "counted"),
+    *("hours published", "days published"),
+)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("batch", [0, 3])
+def test_the_pipeline_neither_loses_nor_doubles_what_a_crash_parts(
+    hub: penstock.Hub, step: str, batch: int
+) -> None:
+    """At each step, in the first batch that comes to it and in a later one."""
+    pipeline = Pipeline(hub)
+    for number, facts in enumerate(batches()):
+        if number == batch:
+            pipeline.crash_at = step
+        pipeline.batch(number, facts)
+        minutes = [(topic, start) for topic, start, _, _ in pipeline.published("minute")]
+        assert minutes == [row[:2] for row in counts(batches()[: number + 1], "minute")]
+    pipeline.finish()
+
+    assert not pipeline.crash_at or (step, batch) == ("adopted", 3), "it came to the step"
+    for resolution in RESOLUTIONS:
+        assert pipeline.published(resolution) == counts(batches(), resolution)
+    assert set(STEPS) <= pipeline.steps
+    messages = hub.topics.stats(ROLLUPS_TOPIC).messages
+    pipeline.finish()
+    assert hub.topics.stats(ROLLUPS_TOPIC).messages == messages
+
+
+def test_another_query_goes_on_where_the_last_one_was(hub: penstock.Hub) -> None:
+    """A reset, or a checkpoint that was lost: the new query begins with the oldest message."""
+    pipeline = Pipeline(hub)
+    for number, facts in enumerate(batches()[:4]):
+        pipeline.batch(number, facts)
+    pipeline.crash_at = "adopted"
+
+    pipeline.batch(0, add_up(batches()[:3]), query="query-2")
+    pipeline.batch(1, add_up(batches()[3:]), query="query-2")
+    pipeline.finish()
+
+    for resolution in RESOLUTIONS:
+        assert pipeline.published(resolution) == counts(batches(), resolution)
+
+
+def test_ids_of_another_database_are_not_those_that_were_counted(hub: penstock.Hub) -> None:
+    """After a restore they are: ids go on above those given out before."""
+    pipeline = Pipeline(hub)
+    for number, facts in enumerate(batches()):
+        pipeline.batch(number, facts)
+    pipeline.finish()
+    folder = RollupFolder(lake_of(hub.settings))
+    assert folder.manifest().covered == Covered(6, 6)
+    folder.save(msgspec.structs.replace(folder.manifest(), epoch="another-1"))
+
+    assert Roller(pipeline._run).begin("query-2") == Covered()
+
+    folder.save(msgspec.structs.replace(folder.manifest(), epoch="x-1", covered=Covered(6, 6)))
+    new_generation(hub._open())
+    assert hub.topics.position().offset >= 6
+    assert Roller(pipeline._run).begin("query-3") == Covered(6, 6)

@@ -74,19 +74,29 @@ class Roller:
         self._lake = RollupLake(run.lake, run.step)
 
     def batch(self, facts: DataFrame, number: int) -> None:
-        """Count a batch. Done again, it leaves everything as it is."""
+        """Count a batch of the stream."""
         query = facts.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         assert query is not None, "Spark tells which query a batch is of"
+        base = self.begin(query)
+        self.take(query, number, rolling.count(rolling.after(facts, base)).toArrow())
+
+    def begin(self, query: str) -> Covered:
+        """What a query leaves out, since others have counted it before."""
         manifest = self._lake.folder.manifest()
         if manifest.query != query:
             manifest = self._adopt(manifest, query)
-        table = add_up([rolling.count(rolling.after(facts, manifest.base)).toArrow()])
-        self._run.step("added up")
-        if table.num_rows == 0:
+        return manifest.base
+
+    def take(self, query: str, number: int, counted: pa.Table) -> None:
+        """Take what a batch has counted. Done again, it leaves everything as it is."""
+        self._run.step("counted in Spark")
+        facts = add_up([counted])
+        if facts.num_rows == 0:
             return
-        self._lake.folder.write_part(query, number, table)
+        manifest = self._lake.folder.manifest()
+        self._lake.folder.write_part(query, number, facts)
         self._run.step("part written")
-        minutes = self._lake.minutes(manifest, table)
+        minutes = self._lake.minutes(manifest, facts)
         self._publish(minutes, "minute", f"rollups:{query}", number)
         self._run.step("published")
         # What is compacted is in the checkpoint: this batch is not, yet.
