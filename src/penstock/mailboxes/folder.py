@@ -19,13 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-import msgspec
-
 from penstock.clock import Clock, Micros
 from penstock.errors import (
     HubClosed,
     InvalidSettings,
-    MailboxCorrupt,
     MailboxesFailed,
     PenstockError,
     StoreBusy,
@@ -34,48 +31,37 @@ from penstock.errors import (
 )
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.arrivals import Arrivals
-from penstock.mailboxes.box import Box, Entry, Limits, Scrub, Write, make_parents
+from penstock.mailboxes.box import Box, Entry, Limits, Scrub, Write
 from penstock.mailboxes.changes import Changes
-from penstock.mailboxes.commit_log import STATE, WRITTEN, LogEntry, Segment, read_segment
+from penstock.mailboxes.commit_log import Segment
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.figures import Tally
 from penstock.mailboxes.files import Files
+from penstock.mailboxes.journal import Journal
+from penstock.mailboxes.layout import open_layout
+from penstock.mailboxes.locking import (
+    BUSY,
+    PATIENCE_SECONDS,
+    PAUSE_SECONDS,
+    PAUSE_SECONDS_MAX,
+    Locks,
+    number_of,
+)
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
-from penstock.mailboxes.replay import replay
 from penstock.mailboxes.reserve import Reserve
+from penstock.mailboxes.salvage import recover
 from penstock.mailboxes.state import NOTHING, Whole
-from penstock.mailboxes.state_log import read_whole, sync_path
+from penstock.mailboxes.state_log import sync_path
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 
-VERSION = 1
 SYNC_EACH_MAX = 16
 """Beyond so many files, all of the file system is synced at once."""
-LETTERS = ("a", "b")
 LOG_BYTES_PER_REQUEST = 4096
 LOG_BYTES_PER_MAIL = 1024
-LOG_GROWTH_MAX = 4
-"""A commit log may grow to so many times its size before writers wait for it to be freed."""
 LOCK_ALL_FROM = 4
 """From so many boxes on, one lock on all is taken for the moment it takes to write to them."""
-LOCK_PAUSE_SECONDS = 0.0002
-LOCK_PAUSE_SECONDS_MAX = 0.005
-LOCK_PATIENCE_SECONDS = 0.002
-"""A box that others use is free again sooner; what holds one longer may hold it for long."""
-RECOVERY = 1 << 62
-"""The byte of the lock file that no box has: whose turn it is to look for dead processes."""
-RECOVERY_SECONDS_MAX = 600.0
-BUSY = "Another process holds this mailbox."
-
-
-class Layout(msgspec.Struct, frozen=True):
-    """store.json: how the folder is laid out."""
-
-    version: int
-    depth: int
-    is_moving: bool = False
-    """Boxes are on their way to this depth."""
 
 
 class Wipe(NamedTuple):
@@ -134,27 +120,22 @@ class Folder:
         self._boxes: dict[str, Box] = {}
         self._failure: BaseException | None = None
         self._pid = os.getpid()
-        self._name = secrets.token_hex(8)
-        self._segment: Segment | None = None
-        self._spare: Segment | None = None
-        self._liveness = -1
-        self._notes: list[tuple[bytes, bytes]] = []
+        self._journal = Journal(self.disk, root, settings.mailbox_log_bytes)
         self._discards: list[str | Wipe] = []
         self._dirty: dict[bytes, tuple[Box, Whole]] = {}
         self._syncing: dict[bytes, tuple[Box, Whole]] = {}
-        self._headed: set[tuple[bytes, int]] = set()
         self._has_unsynced = False
         self._is_durable = settings.mailbox_durability != "os"
         self._is_closing = False
         self._is_closed = False
         self._checkpointing = threading.Lock()
         self.booted_at = self.disk.booted_at()
-        self.depth = self._open_layout(settings.mailbox_depth)
+        self.depth = open_layout(self.disk, root, settings.mailbox_depth, self._journal.name)
         self.seen = 0
         with ExitStack() as opened:
             opened.callback(self.files.close)
-            self._locks = self.disk.open(f"{root}/locks", os.O_RDWR | os.O_CREAT)
-            opened.callback(self.disk.close, self._locks)
+            self._locks = Locks(self.disk, f"{root}/locks")
+            opened.callback(self._locks.close)
             self._reserve = Reserve(self.disk, f"{root}/reserve", settings.mailbox_reserve_bytes)
             self._changes = Changes(self.disk, f"{root}/changes")
             opened.callback(self._changes.close)
@@ -182,7 +163,7 @@ class Folder:
     def note(self, box: Box, line: bytes) -> None:
         if self._is_durable:
             self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
-            self._notes.append((box.digest, line))
+            self._journal.notes.append((box.digest, line))
 
     def discard(self, box: Box, file: int) -> None:
         path = box.path(file)
@@ -253,19 +234,19 @@ class Folder:
             with self.mutex:
                 self.check()
                 number = number_of(find_digest())
-                if self.disk.try_lock(self._locks, number):
+                if self._locks.try_take(number):
                     try:
                         yield
                     finally:
-                        self.disk.unlock(self._locks, number)
+                        self._locks.release(number)
                     return
             if not ends_at:
                 ends_at = time.monotonic() + self.settings.lock_timeout_seconds
-                pause = LOCK_PAUSE_SECONDS
+                pause = PAUSE_SECONDS
             elif time.monotonic() > ends_at:
                 raise StoreBusy(BUSY)
             time.sleep(pause)
-            pause = min(2 * pause, LOCK_PAUSE_SECONDS_MAX)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _look(self) -> None:
         """Whether others have changed something. Under a lock."""
@@ -287,31 +268,28 @@ class Folder:
         while True:
             with self.mutex:
                 self.check()
-                if self.disk.try_lock_all(self._locks):
+                if self._locks.try_take_all():
                     self._changes.begin_generation()
                     self._start_anew()
                     try:
                         yield
                     finally:
-                        self.disk.unlock_all(self._locks)
+                        self._locks.release_all()
                     return
             if time.monotonic() > ends_at:
                 raise StoreBusy(BUSY)
-            time.sleep(LOCK_PAUSE_SECONDS_MAX)
+            time.sleep(PAUSE_SECONDS_MAX)
 
     def _start_anew(self) -> None:
         """What was to be synced, noted or removed is of boxes that are no more."""
         self._generation = self._changes.generation
         for box in self._boxes.values():
             box.forget()
-        for known in (self._dirty, self._syncing, self._headed):
-            known.clear()
-        self._notes.clear()
+        self._dirty.clear()
+        self._syncing.clear()
         self._discards.clear()
         self.files.close()
-        for segment in (self._segment, self._spare):
-            if segment is not None:
-                segment.begin()
+        self._journal.begin_anew()
 
     def check(self) -> None:
         if self._failure is not None:
@@ -320,18 +298,6 @@ class Folder:
             raise HubClosed
         if self._pid != os.getpid():
             raise MailboxesFailed("This hub's mailboxes belong to the process it was forked from.")
-
-    def _try_lock(self, number: int, ends_at: float) -> bool:
-        """Wait until then at most. All of this process waits meanwhile."""
-        if self.disk.try_lock(self._locks, number):
-            return True
-        pause = LOCK_PAUSE_SECONDS
-        while not self.disk.try_lock(self._locks, number):
-            if time.monotonic() > ends_at:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, LOCK_PAUSE_SECONDS_MAX)
-        return True
 
     def _evict(self) -> None:
         # What is hidden must not be seen through another object.
@@ -363,7 +329,7 @@ class Folder:
             segment = self._open_log() if is_logged else None
             self._check_space(segment, requests)
             group = Group(segment)
-            is_alone = len(requests) >= LOCK_ALL_FROM and self.disk.try_lock_all(self._locks)
+            is_alone = len(requests) >= LOCK_ALL_FROM and self._locks.try_take_all()
             if is_alone:
                 self._look()
             try:
@@ -375,7 +341,7 @@ class Folder:
                     group.answers.append(self._put(id, mails, now, done, segment, is_alone))
             finally:
                 if is_alone:
-                    self.disk.unlock_all(self._locks)
+                    self._locks.release_all()
             if segment is not None:
                 self._log(segment, group)
             group.boxes += [box for box, writes in done if writes]
@@ -403,21 +369,19 @@ class Folder:
             return [error for _ in mails]
         finally:
             if not is_locked:
-                self.disk.unlock(self._locks, number_of(box.digest))
+                self._locks.release(number_of(box.digest))
         done.append((box, writes))
         if segment is not None and writes:
             if not box.hidden_from and box.next_seq > first:
                 box.hidden_from = first
             for write in writes:
-                if box.whole[0] < write.file or not box.whole[1]:
-                    self._log_header(box, write, segment)
-                segment.add(WRITTEN, write.digest, write.file, write.salt, write.offset, write.data)
+                self._journal.add(self, box, write)
             self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
         return answers
 
     def _take(self, id: str, ends_at: float) -> bool:
         """The lock of a box, and a look at whether others have changed something."""
-        if not self._try_lock(number_of(self.box(id).digest), ends_at):
+        if not self._locks.take(number_of(self.box(id).digest), ends_at):
             return False
         self._look()
         return True
@@ -433,38 +397,16 @@ class Folder:
         except OSError as error:
             raise translated(error) from error
 
-    def _log_header(self, box: Box, write: Write, segment: Segment) -> None:
-        """A file of which nothing is synced can be made anew from this log alone."""
-        key = (write.digest, write.file)
-        if key in self._headed:
-            return
-        self._headed.add(key)
-        if write.offset:
-            try:
-                header = box.header_of(self, write.file)
-            except FileNotFoundError:
-                return  # Another process has read it through and removed it.
-            segment.add(WRITTEN, write.digest, write.file, write.salt, 0, header)
-
-    def _add_notes(self, segment: Segment) -> None:
-        for digest, line in self._notes:
-            segment.add(STATE, digest, 0, 0, 0, line)
-
     def _log(self, segment: Segment, group: Group) -> None:
         try:
-            self._add_notes(segment)
-            segment.write()
+            self._journal.write(segment)
         except OSError as error:
             # There was space for it. What is in the boxes may be read and written behind by now.
             self.fail(error)
             raise MailboxesFailed from error
-        self._take_notes(group)
-        self._has_unsynced = True
-
-    def _take_notes(self, group: Group) -> None:
-        """What was read is in the log: once that is synced, its files may go."""
-        self._notes.clear()
+        # What was read is in the log: once that is synced, its files may go.
         group.discards, self._discards = self._discards, []
+        self._has_unsynced = True
 
     def sync(self, group: Group) -> None:
         """Returns when the group is on disk."""
@@ -493,75 +435,32 @@ class Folder:
     # The commit log
 
     def _open_log(self) -> Segment:
-        if self._segment is not None:
-            return self._segment
-        commits = f"{self.root}/commits"
+        journal = self._journal
+        if journal.segment is not None:
+            return journal.segment
         try:
-            # Whoever looks for the logs of the dead must not find this one before it is locked.
-            with self._recovering():
-                make_parents(self.disk, commits)
-                if self._liveness < 0:
-                    path = f"{commits}/{self._name}.lock"
-                    self._liveness = self.disk.open(path, os.O_RDWR | os.O_CREAT)
-                    self.disk.lock(self._liveness, 0)
-            with ExitStack() as opened:
-                segments = [self._new_segment(letter, opened) for letter in LETTERS]
-                self._sync_names(commits)
-                opened.pop_all()
+            segment = journal.open(self._locks, self.make_room)
         except OSError as error:
             raise translated(error) from error
-        self._segment, self._spare = segments
-        return self._segment
-
-    def _sync_names(self, commits: str) -> None:
-        """Also of those above it, which another process may have made and not come to sync."""
         try:
-            for folder in (commits, self.root, os.path.dirname(self.root)):
-                self.disk.sync_folder(folder)
+            journal.sync_names()
         except OSError as error:
             self.fail(error)
             raise MailboxesFailed from error
-
-    @contextmanager
-    def _recovering(self) -> Iterator[None]:
-        """One process at a time; those who open the folder wait for it."""
-        ends_at = time.monotonic() + RECOVERY_SECONDS_MAX
-        while not self.disk.try_lock(self._locks, RECOVERY):
-            if time.monotonic() > ends_at:
-                raise StoreBusy("Another process is recovering the mailboxes.")
-            time.sleep(LOCK_PAUSE_SECONDS_MAX)
-        try:
-            yield
-        finally:
-            self.disk.unlock(self._locks, RECOVERY)
-
-    def _new_segment(self, letter: str, opened: ExitStack) -> Segment:
-        path = f"{self.root}/commits/{self._name}.{letter}.log"
-        segment = Segment(self.disk, path, self.settings.mailbox_log_bytes)
-        opened.callback(segment.close)
-        try:
-            segment.begin()
-        except OSError as error:
-            if not self.make_room(error):
-                raise
-            segment.begin()
         return segment
 
     def log_end(self, path: str) -> tuple[int | None, bool]:
         """How far a log is written, if it is ours; and whether anything depends on it."""
         with self.mutex:
-            if self._segment is not None and self._segment.path == path:
-                return self._segment.end, True
-            return None, self._spare is None or self._spare.path != path
+            return self._journal.end_of(path)
 
     @property
     def is_log_full(self) -> bool:
-        return self._segment is not None and self._segment.is_full
+        return self._journal.is_full
 
     @property
     def log_bytes(self) -> int:
-        segment = self._segment
-        return 0 if segment is None else segment.end
+        return self._journal.end
 
     @property
     def failure(self) -> BaseException | None:
@@ -580,8 +479,7 @@ class Folder:
 
     @property
     def is_log_overfull(self) -> bool:
-        limit = LOG_GROWTH_MAX * self.settings.mailbox_log_bytes
-        return self._segment is not None and self._segment.end > limit
+        return self._journal.is_overfull
 
     def flush(self) -> None:
         """Sync what was acknowledged, and put without waiting; remove the files it was in."""
@@ -589,15 +487,14 @@ class Folder:
             if self._failure is not None:
                 return
             group = Group(None)
-            if self._notes or self._has_unsynced:
+            if self._journal.notes or self._has_unsynced:
                 group.segment = self._open_log()
                 try:
-                    self._add_notes(group.segment)
-                    group.segment.write()
+                    self._journal.write(group.segment)
                 except OSError as error:
                     raise translated(error) from error
                 self._has_unsynced = False
-            self._take_notes(group)
+            group.discards, self._discards = self._discards, []
         self.sync(group)
 
     def checkpoint(self) -> None:
@@ -605,33 +502,31 @@ class Folder:
         with self._checkpointing:
             self.flush()
             with self.mutex:
-                if self._failure is not None or self._segment is None or not self._dirty:
+                if self._failure is not None or self._journal.segment is None or not self._dirty:
                     return
-                assert self._spare is not None, "they are opened together"
-                self._segment, self._spare = self._spare, self._segment
+                written = self._journal.swap()
                 dirty, self._dirty = self._dirty, {}
                 self._syncing = dirty
-                self._headed.clear()
             try:
-                self._sync_boxes([box.folder for box, _ in dirty.values()])
+                self.sync_boxes([box.folder for box, _ in dirty.values()])
             except OSError as error:
                 self.fail(error)
                 raise MailboxesFailed from error
             with self.mutex:
                 # At once: who idles from here on must not leave a log of what is long gone.
-                self._spare.begin()
+                written.begin()
             for digest, (box, whole) in list(dirty.items()):
-                self._settle(box.id, whole)
+                self.settle(box.id, whole)
                 dirty.pop(digest, None)
 
-    def _settle(self, id: str, whole: Whole) -> None:
+    def settle(self, id: str, whole: Whole) -> None:
         """Up to here a box is on disk. Written down where that would not be done soon anyway."""
         with self.mutex:
             if self._failure is not None:
                 return
             box = self.box(id)
             number = number_of(box.digest)
-            if not self._try_lock(number, time.monotonic() + LOCK_PATIENCE_SECONDS):
+            if not self._locks.take(number, time.monotonic() + PATIENCE_SECONDS):
                 return  # It is being used: the next line says it.
             self._look()
             try:
@@ -647,11 +542,12 @@ class Folder:
             except PenstockError:
                 return  # Damaged: that was told when it was found.
             finally:
-                self.disk.unlock(self._locks, number)
+                self._locks.release(number)
 
-    def _sync_boxes(self, boxes: list[str]) -> None:
+    def sync_boxes(self, boxes: list[str]) -> None:
+        """All files in these folders, and the folders' own names."""
         disk = self.disk
-        if len(boxes) > SYNC_EACH_MAX and disk.sync_all(self._locks):
+        if len(boxes) > SYNC_EACH_MAX and disk.sync_all(self._locks.file):
             return
         folders: set[str] = set()
         for folder in boxes:
@@ -689,121 +585,9 @@ class Folder:
 
     # Opening and closing
 
-    def _open_layout(self, depth: int | None) -> int:
-        make_parents(self.disk, self.root)
-        path = f"{self.root}/store.json"
-        content = read_whole(self.disk, path)
-        if content is None:
-            layout = Layout(VERSION, depth or 1)
-            temporary = f"{path}.{self._name}"
-            file = self.disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            try:
-                self.disk.write(file, msgspec.json.encode(layout), 0)
-                self.disk.sync(file)
-            finally:
-                self.disk.close(file)
-            try:
-                self.disk.link(temporary, path)
-                self.disk.sync_folder(self.root)
-            except FileExistsError:
-                pass  # Another process was faster.
-            self.disk.unlink(temporary)
-            content = read_whole(self.disk, path)
-        try:
-            layout = msgspec.json.decode(content or b"", type=Layout)
-        except msgspec.MsgspecError as error:
-            raise StoreError(f"{path} is damaged: {error}.") from error
-        if layout.version != VERSION:
-            raise StoreError(f"{path} is of version {layout.version}; this is {VERSION}.")
-        if layout.is_moving:
-            raise StoreError(
-                f"The mailboxes in {self.root} are being moved.",
-                hint="Wait for 'penstock mailboxes migrate'; if it was interrupted, run it again.",
-            )
-        if depth is not None and depth != layout.depth:
-            raise InvalidSettings(
-                f"The mailboxes in {self.root} have the depth {layout.depth}, not {depth}.",
-                hint="'penstock mailboxes migrate' changes it.",
-            )
-        make_parents(self.disk, f"{self.root}/boxes")
-        return layout.depth
-
     def recover(self) -> int:
         """Put what dead processes have left in their logs into the boxes. Returns how many logs."""
-        commits = f"{self.root}/commits"
-        with self._recovering():
-            try:
-                found = self.disk.list(commits)
-            except FileNotFoundError:
-                return 0
-            dead: dict[str, int] = {}
-            try:
-                for name in sorted({name.partition(".")[0] for name in found}):
-                    file = self.disk.open(f"{commits}/{name}.lock", os.O_RDWR | os.O_CREAT)
-                    if self.disk.try_lock(file, 0):
-                        dead[name] = file
-                    else:
-                        self.disk.close(file)
-                with self._after_power_loss(dead):
-                    self._replay([f"{commits}/{name}" for name in dead])
-                for name in dead:
-                    self._remove_log(name)
-            except StoreBusy:
-                # Whoever holds a box has it as it is, so nothing is lost yet. The next one does it.
-                return 0
-            finally:
-                for file in dead.values():
-                    self.disk.close(file)
-        return len(dead)
-
-    @contextmanager
-    def _after_power_loss(self, logs: dict[str, int]) -> Iterator[None]:
-        """A log from before this machine was started: the boxes in it were cut off with it."""
-        times = [micros_of(self.disk.stat(file)) for file in logs.values()]
-        booted_at = self.booted_at
-        if times and min(times) < booted_at:
-            self.booted_at = sys.maxsize
-        try:
-            yield
-        finally:
-            self.booted_at = booted_at
-
-    def _replay(self, names: list[str]) -> None:
-        entries: dict[bytes, list[LogEntry]] = {}
-        for name in names:
-            for letter in LETTERS:
-                content = read_whole(self.disk, f"{name}.{letter}.log") or b""
-                for entry in read_segment(content):
-                    entries.setdefault(entry.digest, []).append(entry)
-        if not entries:
-            return
-        boxes = []
-        for digest, found in entries.items():
-            with self.holding(digest):
-                id = replay(self, self.folder_of(digest), found)
-            if id is not None:
-                boxes.append((id, self._mend(id)))
-        # Also what was there already may be in the page cache only.
-        self._sync_boxes([self.folder_of(digest) for digest in entries])
-        for id, whole in boxes:
-            self._settle(id, whole)
-        self._telemetry.emit("mailboxes_recovered", logs=len(names), boxes=len(entries))
-
-    def _mend(self, id: str) -> Whole:
-        """Before it is synced, so that all of it is known to be whole then."""
-        with self.locked(id) as box:
-            try:
-                box.look(self)
-            except MailboxCorrupt:
-                return NOTHING
-            return box.write_file, box.write_byte, box.next_seq
-
-    def _remove_log(self, name: str) -> None:
-        for suffix in (*[f"{letter}.log" for letter in LETTERS], "lock"):
-            try:
-                self.disk.unlink(f"{self.root}/commits/{name}.{suffix}")
-            except FileNotFoundError:
-                continue
+        return recover(self, self._locks)
 
     def close(self) -> None:
         """Sync the boxes, and leave no log behind."""
@@ -815,8 +599,8 @@ class Folder:
                 self.checkpoint()
                 # Once more for the lines that say up to where they are whole.
                 self.checkpoint()
-                if self._liveness >= 0 and self._failure is None:
-                    self._remove_log(self._name)
+                if self._failure is None:
+                    self._journal.remove()
         finally:
             with self.mutex:
                 self._is_closed = True
@@ -833,14 +617,8 @@ class Folder:
     def _close_files(self, *, is_own: bool = True) -> None:
         self.files.close()
         self._changes.close(is_own=is_own)
-        for segment in (self._segment, self._spare):
-            if segment is not None:
-                segment.close()
-        for file in (self._locks, self._liveness):
-            if file >= 0:
-                self.disk.close(file)
-        self._segment = self._spare = None
-        self._liveness = -1
+        self._journal.close()
+        self._locks.close()
 
 
 def files_max() -> int:
@@ -853,15 +631,6 @@ def bytes_max(mails: list[NewMail]) -> int:
     """What a request may take in the log, with all that may be written for it."""
     size = sum([len(mail.body) + len(mail.attributes) for mail in mails])
     return size + LOG_BYTES_PER_REQUEST + LOG_BYTES_PER_MAIL * len(mails)
-
-
-def number_of(digest: bytes) -> int:
-    """Which byte of the lock file is this box's, and what it is called among arrivals."""
-    return int.from_bytes(digest[:8], "little") >> 2
-
-
-def micros_of(found: os.stat_result) -> Micros:
-    return found.st_mtime_ns // 1000
 
 
 def is_full_disk(error: OSError) -> bool:

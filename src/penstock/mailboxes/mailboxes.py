@@ -32,14 +32,10 @@ from penstock.mail import (
 from penstock.mailboxes import transfer
 from penstock.mailboxes.contents import delete, expire, look, mails_of, stats_of
 from penstock.mailboxes.expiry import expire_all
-from penstock.mailboxes.folder import (
-    LOCK_PATIENCE_SECONDS,
-    LOCK_PAUSE_SECONDS_MAX,
-    Folder,
-    number_of,
-)
+from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.inspection import Inspection, verify
 from penstock.mailboxes.listing import names_in
+from penstock.mailboxes.locking import PATIENCE_SECONDS, PAUSE_SECONDS_MAX, number_of
 from penstock.mailboxes.mailroom import MailRoom
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX
 from penstock.mailboxes.repair import Repaired, repair
@@ -339,10 +335,10 @@ def put_now(folder: Folder, id: str, mails: list[NewMail]) -> list[Posted | Pens
     """Without a commit log, and so without a thread that others wait for, too."""
     ends_at = time.monotonic() + folder.settings.lock_timeout_seconds
     while True:
-        group = folder.put([(id, mails)], is_logged=False, patience_seconds=LOCK_PATIENCE_SECONDS)
+        group = folder.put([(id, mails)], is_logged=False, patience_seconds=PATIENCE_SECONDS)
         if not group.busy or time.monotonic() > ends_at:
             break
-        time.sleep(LOCK_PAUSE_SECONDS_MAX)  # While others go on.
+        time.sleep(PAUSE_SECONDS_MAX)  # While others go on.
     folder.show(group)
     return group.answers[0]
 

@@ -12,11 +12,8 @@ import msgspec
 
 from penstock.errors import HubClosed, PenstockError, QueueFull, WriteTimeout
 from penstock.mail import NewMail, Posted
-from penstock.mailboxes.folder import (
-    LOCK_PATIENCE_SECONDS,
-    LOCK_PAUSE_SECONDS_MAX,
-    Folder,
-)
+from penstock.mailboxes.folder import Folder
+from penstock.mailboxes.locking import PATIENCE_SECONDS, PAUSE_SECONDS_MAX
 from penstock.service import Service
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
@@ -138,7 +135,7 @@ class Postman(Service):
             if folder.is_log_overfull:
                 folder.checkpoint()
             requests, places = _by_box(group)
-            written = folder.put(requests, is_logged=True, patience_seconds=LOCK_PATIENCE_SECONDS)
+            written = folder.put(requests, is_logged=True, patience_seconds=PATIENCE_SECONDS)
             if self._is_waited_for:
                 folder.sync(written)
             folder.show(written)
@@ -168,7 +165,7 @@ class Postman(Service):
             (held if is_held else answered).append(delivery)
         self._queue.extendleft(reversed(held))
         if not answered:
-            self._bed.acquire(timeout=LOCK_PAUSE_SECONDS_MAX)  # Nothing else is to be done.
+            self._bed.acquire(timeout=PAUSE_SECONDS_MAX)  # Nothing else is to be done.
         return answered
 
 

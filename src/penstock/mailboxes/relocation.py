@@ -11,7 +11,8 @@ import msgspec
 
 from penstock.errors import BackupFailed, InvalidInput, StoreBusy
 from penstock.mailboxes.disk import Disk
-from penstock.mailboxes.folder import VERSION, Folder, Layout
+from penstock.mailboxes.folder import Folder
+from penstock.mailboxes.layout import VERSION, Layout
 from penstock.mailboxes.listing import box_folders
 
 DIGEST_DIGITS = 64

@@ -14,8 +14,9 @@ import msgspec
 
 from penstock.mailboxes.box import Box, path_of
 from penstock.mailboxes.disk import Disk
-from penstock.mailboxes.folder import Folder, number_of
+from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.inspection import BoxFiles, Finding, read_box
+from penstock.mailboxes.locking import number_of
 from penstock.mailboxes.record import HEADER_SIZE, Header, Type, encode_range, encode_record
 from penstock.mailboxes.recovery import QUARANTINE, keep, message_files
 from penstock.mailboxes.state import NAME, State
