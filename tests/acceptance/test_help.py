@@ -65,6 +65,8 @@ def test_all_commands_promised_are_there() -> None:
             *("list", "show", "history", "enqueue", "retry", "cancel", "dead", "stats"),
             *("explain", "pause", "resume", "limit", "prune", "watch", "workers"),
         ),
+        "pipeline": ("list", "run", "status", "reset", "figures", "package"),
+        "lake": ("show", "files", "verify", "compact", "clean", "release"),
         "schedules": ("list", "add", "pause", "resume", "remove", "run-now"),
     }
     single = ("publish", "follow", "serve", "work", "health", "doctor", "backup", "restore")

@@ -315,7 +315,7 @@ def test_another_feeder_goes_on_where_the_first_has_stopped(path: Path) -> None:
         ann = hub.mailboxes.open("ann")
         wait_until(lambda: ann.size() == 5)
         assert payloads(drain(ann)) == [1, 2, 3, 4, 5]
-        assert hub.mailboxes.subscriptions("ann")[0].position.offset == 5
+        wait_until(lambda: hub.mailboxes.subscriptions("ann")[0].position.offset == 5)
 
 
 def test_what_was_put_and_not_noted_is_dropped_by_the_box(
