@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 
 from penstock.clock import Clock
 from penstock.errors import UnknownJobType
@@ -50,7 +51,7 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, Entry] = {}
         self._lanes = Lanes(self._loop, self._limit, self._ended)
-        self._threads = Threads(self._loop, self._ended)
+        self._threads = Threads(self._loop, self._ended_aside)
         self._processes = Processes(settings, self._said)
         self.on_done: OnDone = _nobody
         self.on_free: Callable[[Run], None] = _nobody_
@@ -76,7 +77,7 @@ class Executor:
         if isolation == "async":
             self._lanes.add(run)
             return
-        run.began = self._loop.time()
+        run.began = monotonic()
         if isolation == "thread":
             self._limit(run)
             self._threads.add(run, _call)
@@ -125,6 +126,11 @@ class Executor:
         outcome = self._stopped(run)
         run.phase = Phase.STUCK
         self.on_done(run, None if run.is_settled else outcome)
+
+    def _ended_aside(self, run: Run, outcome: Outcome | None) -> None:
+        """On a thread, or in a process."""
+        run.took = monotonic() - run.began
+        self._ended(run, outcome)
 
     def _ended(self, run: Run, outcome: Outcome | None) -> None:
         if run.phase is Phase.STUCK:

@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from time import monotonic
 from typing import Any
 
 from penstock.jobs.handling import Outcome
@@ -67,13 +68,16 @@ class Lanes:
         assert task is not None
         while True:
             self._is_waking = False
-            now = self._loop.time()
-            until = now + SLICE_SECONDS
+            began = monotonic()
+            until = began + SLICE_SECONDS
             while self._waiting:
                 run = self._waiting.popleft()
-                run.began = now
-                self._on_end(run, await self._do(run, task))
-                now = self._loop.time()
+                outcome = None if run.why is not None else self._step(run, task)
+                if outcome.__class__ is _Rest:
+                    outcome = await self._finish(run, task, outcome)
+                now = monotonic()
+                run.took, began = now - began, now
+                self._on_end(run, outcome)
                 if task.cancelling():
                     # It was meant for the handler. A lane that was told to end does end.
                     if self._waiting and not self._is_waking:
@@ -81,8 +85,8 @@ class Lanes:
                     return
                 if now > until:
                     await asyncio.sleep(0)
-                    now = self._loop.time()
-                    until = now + SLICE_SECONDS
+                    began = monotonic()
+                    until = began + SLICE_SECONDS
             if self._is_waking:
                 continue
             place = self._loop.create_future()
@@ -92,42 +96,56 @@ class Lanes:
             except asyncio.CancelledError:
                 return
 
-    async def _do(self, run: Run, task: asyncio.Task[None]) -> Outcome | None:
+    def _step(self, run: Run, task: asyncio.Task[None]) -> Any:
+        """Call the handler. Its outcome, or what is left of it if it has to wait.
+
+        No coroutine of our own: most handlers of a busy worker never wait.
+        """
         entry, claim = run.entry, run.claim
         assert entry is not None
-        if run.why is not None:
-            return None
-        rest: _Rest | None = None
         try:
             payload = entry.payload(claim)
             coroutine = (
                 entry.function(payload, run.context) if entry.takes_job else entry.function(payload)
             )
             step = contextvars.copy_context().run
-            is_waiting = True
             try:
-                given = step(coroutine.send, None)
+                yielded = step(coroutine.send, None)
             except StopIteration as stop:
-                is_waiting, given = False, stop.value
-            if is_waiting:
-                run.task = task
-                self._on_wait(run)
-                if self._waiting and not self._is_waking:
-                    self._wake()
-                rest = _Rest(coroutine, step, given)
-                given = await rest
+                given = stop.value
+            else:
+                return _Rest(coroutine, step, yielded)
             return entry.judge(claim, given)
-        except BaseException as error:  # Also SystemExit: it ends a job, no worker
-            if rest is not None and rest.is_closed:
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: it ends a job, no worker
+            return self._ended_badly(run, task, error)
+
+    async def _finish(self, run: Run, task: asyncio.Task[None], rest: _Rest) -> Outcome | None:
+        """It waits, and has the lane for itself."""
+        entry, claim = run.entry, run.claim
+        assert entry is not None
+        run.task = task
+        self._on_wait(run)
+        if self._waiting and not self._is_waking:
+            self._wake()
+        try:
+            return entry.judge(claim, await rest)
+        except BaseException as error:  # As above
+            if rest.is_closed:
                 raise  # The loop is gone.
-            if isinstance(error, asyncio.CancelledError) and task.cancelling():
-                if run.why is None:
-                    # By whoever ends the loop, not by us: nobody's fault.
-                    run.why = "handed_back"
-                return None
-            return entry.set_back(claim, error)
+            return self._ended_badly(run, task, error)
         finally:
             run.task = None
+
+    def _ended_badly(
+        self, run: Run, task: asyncio.Task[None], error: BaseException
+    ) -> Outcome | None:
+        if isinstance(error, asyncio.CancelledError) and task.cancelling():
+            if run.why is None:
+                # By whoever ends the loop, not by us: nobody's fault.
+                run.why = "handed_back"
+            return None
+        assert run.entry is not None
+        return run.entry.set_back(run.claim, error)
 
 
 class _Rest:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import math
 import threading
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from penstock.job import Claim
 
@@ -31,43 +34,34 @@ class Phase(enum.Enum):
     OVER = 6
 
 
-class Run:
-    """Changed on the event loop's thread only, but for what the strike of a thread needs."""
+class Run(msgspec.Struct, eq=False):
+    """Changed on the event loop's thread only, but for what the strike of a thread needs.
 
-    __slots__ = (
-        "began",
-        "claim",
-        "context",
-        "entry",
-        "id",
-        "ident",
-        "is_inside",
-        "is_settled",
-        "phase",
-        "servant",
-        "strike",
-        "task",
-        "timer",
-        "token",
-        "why",
-    )
+    A struct, because one is made for each job: it costs a third of a class.
+    """
 
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-        self.id = claim.id
-        self.token = claim.token
-        self.phase = Phase.CLAIMED
-        self.began = 0.0
-        """When its handler was called, in the event loop's time."""
-        self.why: Why | None = None
-        self.entry: Entry | None = None
-        self.context: JobContext | None = None
-        self.is_settled = False
-        """The handler has completed the job itself, in a transaction of its own."""
-        self.timer: asyncio.TimerHandle | None = None
-        # Where it runs: one of these.
-        self.task: asyncio.Task[None] | None = None
-        self.ident = 0
-        self.is_inside = False
-        self.strike: threading.Event | None = None
-        self.servant: Servant | None = None
+    claim: Claim
+    phase: Phase = Phase.CLAIMED
+    began: float = 0.0
+    took: float = math.inf
+    """How many seconds its handler ran."""
+    why: Why | None = None
+    entry: Entry | None = None
+    context: JobContext | None = None
+    is_settled: bool = False
+    """The handler has completed the job itself, in a transaction of its own."""
+    timer: asyncio.TimerHandle | None = None
+    # Where it runs: one of these.
+    task: asyncio.Task[None] | None = None
+    ident: int = 0
+    is_inside: bool = False
+    strike: threading.Event | None = None
+    servant: Servant | None = None
+
+    @property
+    def id(self) -> int:
+        return self.claim.id
+
+    @property
+    def token(self) -> int:
+        return self.claim.token

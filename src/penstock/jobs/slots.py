@@ -66,10 +66,10 @@ class Slots:
         pace = self.finished + sum(count for at, count in self._done if at >= now - AHEAD_SECONDS)
         return self.free + pace - len(self.begun)
 
-    def give_back(self, run: Run, now: float) -> None:
+    def give_back(self, run: Run) -> None:
         """A slot is free again."""
         self.free += 1
-        if now - run.began < AHEAD_SECONDS:
+        if run.took < AHEAD_SECONDS:
             self.finished += 1
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 
 import msgspec
 
@@ -169,7 +170,7 @@ class Worker:
             return True
         if self._is_stopping:
             return False
-        now = self._loop.time()
+        now = monotonic()
         for slots in self._queues.values():
             if slots.can_start(now):
                 return True
@@ -236,7 +237,7 @@ class Worker:
         # the one that has just ended makes room.
         may_claim = self._may_claim or bool(answers or setbacks)
         if not self._is_stopping:
-            now = self._loop.time()
+            now = monotonic()
             for slots in self._queues.values():
                 slots.note(now)
                 left = room[slots.queue] = Room(slots.room(now), slots.free - len(slots.begun))
@@ -374,7 +375,7 @@ class Worker:
             self._runtime.telemetry.emit("job_stuck", job=run.id, type=run.claim.type)
         else:
             run.phase = Phase.ANSWERED
-            slots.give_back(run, self._loop.time())
+            slots.give_back(run)
             if slots.begun:
                 self._fill(slots)
         if self._progress:
