@@ -34,8 +34,10 @@ run: $(CORE) $(PROJECT) ## Start the demo (sets up what it needs on first use)
 .PHONY: test
 test: $(ALL) $(PROJECT) ## Run the tests; ARGS="-k topics -x" goes to pytest
 	@# Spark's tests share one session, and so one process. 5: the ARGS choose none of these tests.
-	@$(PYTHON) -m pytest -n 3 --dist worksteal --spark without $(ARGS) || [[ $$? == 5 ]]
-	@$(WITH_JAVA) $(PYTHON) -m pytest --spark only $(ARGS) || [[ $$? == 5 ]]
+	@failed=0; \
+	$(PYTHON) -m pytest -n 3 --dist worksteal --spark without $(ARGS) || (($$? == 5)) || failed=1; \
+	$(WITH_JAVA) $(PYTHON) -m pytest --spark only $(ARGS) || (($$? == 5)) || failed=1; \
+	exit $$failed
 
 .PHONY: check
 check: $(ALL) $(PROJECT) ## Lint, formatting, types and the import rules

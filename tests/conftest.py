@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
@@ -22,6 +23,9 @@ settings.register_profile(
 )
 settings.load_profile("penstock")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts what it runs in the background, and so would do all that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SUMMARY_LINES = 4
 SUMMARY_COLUMNS = 300
