@@ -22,6 +22,9 @@ UV_COMPILE = $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.1
 WITH_JAVA = if [[ -d tests/spark ]]; then java_home="$$(tools/java.sh)"; \
 	[[ -z "$$java_home" ]] || export JAVA_HOME="$$java_home"; fi;
 
+# Hundreds of processes are started by tests: each would compile all of penstock again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } \
@@ -33,11 +36,8 @@ run: $(CORE) $(PROJECT) ## Start the demo (sets up what it needs on first use)
 
 .PHONY: test
 test: $(ALL) $(PROJECT) ## Run the tests; ARGS="-k topics -x" goes to pytest
-	@# Spark's tests share one session, and so one process. 5: the ARGS choose none of these tests.
-	@failed=0; \
-	$(PYTHON) -m pytest -n 3 --dist worksteal --spark without $(ARGS) || (($$? == 5)) || failed=1; \
-	$(WITH_JAVA) $(PYTHON) -m pytest --spark only $(ARGS) || (($$? == 5)) || failed=1; \
-	exit $$failed
+	@# In groups: all that needs the one Spark session goes to one process.
+	@$(WITH_JAVA) $(PYTHON) -m pytest -n 3 --dist loadgroup $(ARGS)
 
 .PHONY: check
 check: $(ALL) $(PROJECT) ## Lint, formatting, types and the import rules

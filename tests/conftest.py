@@ -63,24 +63,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     return result
 
 
-SPARK = Path(__file__).with_name("spark")
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share the Spark session run first, and in one process while others do the rest."""
+    for item in items:
+        if _needs_session(item):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: not _needs_session(item))
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--spark",
-        choices=("with", "without", "only"),
-        default="with",
-        help="whether tests/spark runs, whose tests share one Spark session",
-    )
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    which = config.getoption("--spark")
-    if which == "with" or collection_path == SPARK.parent:
-        return None
-    is_spark = collection_path == SPARK or SPARK in collection_path.parents
-    return True if is_spark == (which == "without") else None
+def _needs_session(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(autouse=True)

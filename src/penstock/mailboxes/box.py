@@ -16,6 +16,7 @@ from penstock.errors import MailboxCorrupt, PenstockError, QuotaExceeded, WrongA
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.files import Files
+from penstock.mailboxes.locking import number_of
 from penstock.mailboxes.record import (
     HEADER_SIZE,
     Damage,
@@ -129,6 +130,7 @@ class Box:
         "log_mark",
         "looked_at",
         "next_seq",
+        "number",
         "pending",
         "read_byte",
         "read_file",
@@ -147,6 +149,7 @@ class Box:
     def __init__(self, id: str, digest: bytes, folder: str) -> None:
         self.id = id
         self.digest = digest
+        self.number = number_of(digest)
         self.folder = folder
         self.hidden_from = 0
         """Messages from this number on are not on disk yet, and shown to nobody. 0: none."""

@@ -21,7 +21,8 @@ SIZE = SLOTS * _NUMBER.size
 OVERFLOW = SIZE - _NUMBER.size
 """For all processes beyond the slots."""
 GENERATION = SIZE + SLOTS
-ALL = GENERATION + _NUMBER.size
+LOW = GENERATION + _NUMBER.size
+ALL = LOW + 1
 
 
 class Changes:
@@ -97,6 +98,15 @@ class Changes:
         """Under the lock of all boxes."""
         _NUMBER.pack_into(self._memory, GENERATION, secrets.randbits(63))
         self.begin()
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the disk's last space was given away: see `Reserve`."""
+        return self._memory[LOW] != 0
+
+    @is_low.setter
+    def is_low(self, value: bool) -> None:
+        self._memory[LOW] = value
 
     def close(self, *, is_own: bool = True) -> None:
         """Not its own: in a forked child, whose parent goes on waiting."""

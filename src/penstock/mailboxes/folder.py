@@ -136,9 +136,11 @@ class Folder:
             opened.callback(self.files.close)
             self._locks = Locks(self.disk, f"{root}/locks")
             opened.callback(self._locks.close)
-            self._reserve = Reserve(self.disk, f"{root}/reserve", settings.mailbox_reserve_bytes)
             self._changes = Changes(self.disk, f"{root}/changes")
             opened.callback(self._changes.close)
+            self._reserve = Reserve(
+                self.disk, f"{root}/reserve", settings.mailbox_reserve_bytes, self._changes
+            )
             self._generation = self._changes.generation
             self.changing = self._changes.begin
             self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
@@ -307,6 +309,26 @@ class Folder:
 
     # Putting
 
+    def post(self, id: str, mail: NewMail) -> Posted | None:
+        """The usual case of a put that is not synced, in few steps. None: `put` has to do it."""
+        with self.mutex:
+            self.check()
+            box = self.box(id)
+            if self._changes.is_low or not self._locks.try_take(box.number):
+                return None
+            try:
+                self._look()
+                done = box.put_one(self, mail, self._clock.now())
+            except OSError as error:
+                raise translated(error) from error
+            finally:
+                self._locks.release(box.number)
+            if done is None:
+                return None
+            self.tally.puts += 1
+        self.arrivals.tell((box.number,))
+        return done[0]
+
     def put(
         self,
         requests: list[tuple[str, list[NewMail]]],
@@ -369,7 +391,7 @@ class Folder:
             return [error for _ in mails]
         finally:
             if not is_locked:
-                self._locks.release(number_of(box.digest))
+                self._locks.release(box.number)
         done.append((box, writes))
         if segment is not None and writes:
             if not box.hidden_from and box.next_seq > first:
@@ -381,7 +403,7 @@ class Folder:
 
     def _take(self, id: str, ends_at: float) -> bool:
         """The lock of a box, and a look at whether others have changed something."""
-        if not self._locks.take(number_of(self.box(id).digest), ends_at):
+        if not self._locks.take(self.box(id).number, ends_at):
             return False
         self._look()
         return True
@@ -425,7 +447,7 @@ class Folder:
             for box in group.boxes:
                 box.hidden_from = 0
         if group.boxes:
-            self.arrivals.tell([number_of(box.digest) for box in group.boxes])
+            self.arrivals.tell([box.number for box in group.boxes])
 
     def fail(self, error: BaseException) -> None:
         """What is on disk is not known any more: nothing is accepted until it is opened anew."""
@@ -525,7 +547,7 @@ class Folder:
             if self._failure is not None:
                 return
             box = self.box(id)
-            number = number_of(box.digest)
+            number = box.number
             if not self._locks.take(number, time.monotonic() + PATIENCE_SECONDS):
                 return  # It is being used: the next line says it.
             self._look()

@@ -16,7 +16,6 @@ from penstock.mailboxes.box import Box, path_of
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.inspection import BoxFiles, Finding, read_box
-from penstock.mailboxes.locking import number_of
 from penstock.mailboxes.record import HEADER_SIZE, Header, Type, encode_range, encode_record
 from penstock.mailboxes.recovery import QUARANTINE, keep, message_files
 from penstock.mailboxes.state import NAME, State
@@ -44,7 +43,7 @@ def repair(folder: Folder, id: str) -> Repaired:
             return Repaired(id, [])
         repaired = _Repair(folder, box, found).run()
         box.forget()
-    folder.arrivals.tell([number_of(box.digest)])
+    folder.arrivals.tell([box.number])
     folder.report("mailbox_repaired", mailbox=id, messages=repaired.kept, missing=repaired.lost)
     return repaired
 
