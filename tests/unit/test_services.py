@@ -308,3 +308,19 @@ def test_one_that_declared_itself_is_alive_here_and_for_others(path: Path) -> No
     mine.close()
     assert not other.is_alive(3)
     other.close()
+
+
+def test_who_was_here_before_the_folder_was_emptied_sees_who_came_later(path: Path) -> None:
+    """It would take them for dead, and their jobs from them."""
+    old = Liveness(path)
+    old.declare(3)
+    path.with_name(path.name + "-live").unlink()
+    later = Liveness(path)
+    later.declare(7)
+
+    assert old.is_alive(7)
+    assert later.is_alive(3), "the old one is there with its own number, too"
+    assert not old.is_alive(8)
+    old.close()
+    assert not later.is_alive(3)
+    later.close()

@@ -7,6 +7,7 @@ to the open file description, which works across containers that share a kernel 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -22,21 +23,25 @@ _IS_SUPPORTED = hasattr(fcntl, "F_OFD_SETLK")
 
 class Liveness:
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(
-            path.with_name(path.name + "-live"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-        )
+        self._path = path.with_name(path.name + "-live")
+        self._descriptor = self._open()
+        self._left: list[int] = []
         self._mine: set[int] = set()
 
     def declare(self, instance: int) -> None:
         """Be alive under this number until the process ends."""
         if _IS_SUPPORTED:
+            self._follow()
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, instance))
         self._mine.add(instance)
 
     def is_alive(self, instance: int) -> bool:
         """False only when the process has certainly ended."""
-        if instance in self._mine or not _IS_SUPPORTED:
+        if instance in self._mine or not _IS_SUPPORTED or self._is_locked(instance):
             return True
+        return self._follow() and self._is_locked(instance)
+
+    def _is_locked(self, instance: int) -> bool:
         try:
             answer = fcntl.fcntl(
                 self._descriptor, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, instance)
@@ -48,7 +53,30 @@ class Liveness:
         return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        for descriptor in (self._descriptor, *self._left):
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def _follow(self) -> bool:
+        """Whether another file was in the place of ours, as after a folder was emptied under us.
+
+        Those who came later hold their locks on that one.
+        """
+        ours = os.fstat(self._descriptor)
+        try:
+            if os.path.samestat(os.stat(self._path), ours):
+                return False
+        except FileNotFoundError:
+            return False  # Nobody can have come later.
+        # Not closed: another thread may be asking it.
+        self._left.append(self._descriptor)
+        self._descriptor = self._open()
+        for instance in self._mine:
+            with contextlib.suppress(BlockingIOError):  # There, the number is somebody else's.
+                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, instance))
+        return True
 
 
 def _flock(kind: int, instance: int) -> bytes:
