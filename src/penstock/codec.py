@@ -58,7 +58,7 @@ def encode(
         elif encoding == MSGPACK:
             body = _encode_msgpack(payload)
         else:
-            body = bytes(memoryview(payload))
+            body = payload if payload.__class__ is bytes else bytes(memoryview(payload))
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidPayload(f"The payload cannot be encoded: {error}.") from error
     size = len(body)

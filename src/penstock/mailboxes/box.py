@@ -56,6 +56,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 NONE: list[Entry] = []
+MESSAGE, QUOTA = Type.MESSAGE, Type.QUOTA
 
 
 class Write(msgspec.Struct, frozen=True, gc=False):
@@ -267,35 +268,37 @@ class Box:
         return not (self.pending and self.pending[-1].type == Type.QUOTA)
 
     def put_one(self, shelf: Shelf, mail: NewMail, now: Micros) -> tuple[Posted, Write] | None:
-        """The usual case: one message for a box that has space in its file. None: not this one."""
-        pending = self.pending
+        """The usual case: one message for a box that has space in its file. None: not this one.
+
+        Whoever calls has said that it is `changing` something.
+        """
+        pending, limits, id = self.pending, shelf.limits, mail.id
+        waiting = len(pending)
         if (
             self.looked_at != shelf.seen
             or not self.write_byte
             or self.halted
-            or len(pending) >= shelf.limits.messages_max
-            or self.write_msg >= shelf.limits.file_messages_max
-            or (pending and pending[-1].type is Type.QUOTA)
-            or self._known(mail.id, NONE)
+            or waiting >= limits.messages_max
+            or self.write_msg >= limits.file_messages_max
+            or (waiting and pending[-1].type is QUOTA)
+            or self._known(id, NONE)
         ):
             return None
-        offset, seq = self.write_byte, self.next_seq
+        offset, seq, number = self.write_byte, self.next_seq, self.write_file
         data = encode_record(
-            Type.MESSAGE,
+            MESSAGE,
             seq,
             now,
             self.salt,
             offset,
-            mail.id.encode(),
+            id.encode(),
             mail.attributes,
             mail.body,
             mail.encoding,
         )
-        file = shelf.files.get(self._write_path())
-        write = Write(self.digest, self.write_file, self.salt, offset, data)
-        shelf.changing()
+        write = Write(self.digest, number, self.salt, offset, data)
         try:
-            shelf.disk.write(file, data, offset)
+            shelf.disk.write(shelf.files.get(self.write_path or self._write_path()), data, offset)
         except OSError:
             undo(self, shelf, [write])
             raise
@@ -303,11 +306,10 @@ class Box:
         self.write_byte = offset + size
         self.next_seq = seq + 1
         self.write_msg += 1
-        posted = Posted(mail.id, seq, not pending)
-        pending.append(Entry(seq, self.write_file, offset, size, mail.id, now, Type.MESSAGE, seq))
+        pending.append(Entry(seq, number, offset, size, id, now, MESSAGE, seq))
         if self.ids is not None:
-            self.ids[mail.id] = seq
-        return posted, write
+            self.ids[id] = seq
+        return Posted(id, seq, not waiting), write
 
     def put(
         self, shelf: Shelf, mails: list[NewMail], now: Micros
@@ -398,11 +400,12 @@ class Box:
 
     def _known(self, id: str, entries: list[Entry]) -> int:
         """The number of a message with this id, if the box has it or had it a moment ago."""
-        if self.ids is None and len(self.pending) > FEW:
-            self.ids = {e.id: e.seq for e in self.pending if e.type == Type.MESSAGE}
-        if self.ids is not None:
-            if id in self.ids:
-                return self.ids[id]
+        ids = self.ids
+        if ids is None and len(self.pending) > FEW:
+            ids = self.ids = {e.id: e.seq for e in self.pending if e.type == Type.MESSAGE}
+        if ids is not None:
+            if id in ids:
+                return ids[id]
         else:
             for entry in self.pending:
                 if entry.id == id and entry.type == Type.MESSAGE:

@@ -24,9 +24,13 @@ _HEAD = struct.Struct("<4sB3xII")  # magic, version, salt, checksum
 HEAD_SIZE = 64
 _ENTRY = struct.Struct(f"<IIB3x{DIGEST_SIZE}sQIQ")  # checksum, length, kind, box, file, salt, at
 ENTRY_SIZE = _ENTRY.size
+_CHECK = struct.Struct("<I")
+_CHECKED = struct.Struct(f"<IB3x{DIGEST_SIZE}sQIQ")  # An entry without its checksum
 _KIND_AT = 8
 
 GROWTH_BYTES = 64 * 1024
+ZEROS = bytes(256 * 1024)
+"""Written ahead, so that to sync an entry is to write its bytes, and nothing about the file."""
 
 WRITTEN = 1
 """Bytes at a place of a message file."""
@@ -56,6 +60,7 @@ class Segment:
         self._place = 0
         self._added: list[bytes] = []
         self._allocated = 0
+        self._zeroed = 0
         try:
             self.reserve(size)
         except OSError:
@@ -69,6 +74,11 @@ class Segment:
                 self._allocate(max(needed, self._allocated + GROWTH_BYTES))
             except OSError:
                 self._allocate(needed)
+        if self.end and needed > self._zeroed:
+            self._zeroed = max(self._zeroed, self.end)
+            zeros = ZEROS[: self._allocated - self._zeroed]
+            self._disk.write(self._file, zeros, self._zeroed)
+            self._zeroed += len(zeros)
 
     def _allocate(self, size: int) -> None:
         self._disk.allocate(self._file, size)
@@ -91,10 +101,11 @@ class Segment:
 
     def add(self, kind: int, digest: bytes, file: int, salt: int, offset: int, data: bytes) -> None:
         """To be written with the next `write`."""
-        head = _ENTRY.pack(0, len(data), kind, digest, file, salt, offset)[4:]
+        size = len(data)
+        head = _CHECKED.pack(size, kind, digest, file, salt, offset)
         check = crc32c(data, crc32c(head, (self._salt ^ self._place) & 0xFFFFFFFF))
-        self._added += (check.to_bytes(4, "little"), head, data)
-        self._place += ENTRY_SIZE + len(data)
+        self._added += (_CHECK.pack(check), head, data)
+        self._place += ENTRY_SIZE + size
 
     def write(self) -> None:
         """What was added. If that fails, it is not in the log."""

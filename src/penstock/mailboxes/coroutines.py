@@ -23,6 +23,7 @@ from penstock.mailboxes.mailboxes import (
     LIST_LIMIT,
     Subscriptions_,
     checked,
+    mail_of,
     make_mail,
     number_of_id,
     put_now,
@@ -134,14 +135,15 @@ class AsyncMailbox:
     ) -> Posted:
         """Put a message; returns when it is on disk."""
         runtime = self._ready()
-        mail = make_mail(runtime.settings, mailboxes.Parcel(payload, id, type, format))
+        mail = mail_of(runtime.settings, payload, id, type, format)
         if timeout is None and runtime.settings.mailbox_durability != "os":
             answer = (await runtime.mail.postman.put_async(self.id, [mail]))[0]
         else:
             answer = (await self._put(runtime, [mail], timeout))[0]
-        if isinstance(answer, PenstockError):
-            raise answer
-        return answer
+        if answer.__class__ is Posted:
+            return answer
+        assert isinstance(answer, PenstockError)
+        raise answer
 
     async def put_many(
         self, payloads: Iterable[Any], *, timeout: float | None = None

@@ -318,6 +318,7 @@ class Folder:
                 return None
             try:
                 self._look()
+                self.changing()
                 done = box.put_one(self, mail, self._clock.now())
             except OSError as error:
                 raise translated(error) from error
@@ -354,9 +355,15 @@ class Folder:
             is_alone = len(requests) >= LOCK_ALL_FROM and self._locks.try_take_all()
             if is_alone:
                 self._look()
+                self.changing()
             try:
                 for id, mails in requests:
-                    if not is_alone and not self._take(id, ends_at):
+                    if is_alone and len(mails) == 1:
+                        answer = self._put_one(id, mails[0], now, group)
+                        if answer is not None:
+                            group.answers.append([answer])
+                            continue
+                    elif not is_alone and not self._take(id, ends_at):
                         group.busy.append(len(group.answers))
                         group.answers.append([StoreBusy(BUSY) for _ in mails])
                         continue
@@ -369,6 +376,26 @@ class Folder:
             group.boxes += [box for box, writes in done if writes]
             return group
 
+    def _put_one(
+        self, id: str, mail: NewMail, now: Micros, group: Group
+    ) -> Posted | PenstockError | None:
+        """The usual case, in few steps. None: `_put` has to do it."""
+        box = self.box(id)
+        try:
+            done = box.put_one(self, mail, now)
+        except OSError as error:
+            return translated(error)
+        if done is None:
+            return None
+        posted, write = done
+        group.boxes.append(box)
+        if group.segment is not None:
+            if not box.hidden_from:
+                box.hidden_from = posted.seq
+            self._journal.add(self, box, write)
+            self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
+        return posted
+
     def _put(
         self,
         id: str,
@@ -380,11 +407,7 @@ class Folder:
     ) -> list[Posted | PenstockError]:
         box = self.box(id)
         try:
-            single = box.put_one(self, mails[0], now) if len(mails) == 1 else None
-            if single is None:
-                answers, writes, first = box.put(self, mails, now)
-            else:
-                answers, writes, first = [single[0]], [single[1]], single[0].seq
+            answers, writes, first = box.put(self, mails, now)
         except OSError as error:
             return [translated(error) for _ in mails]
         except PenstockError as error:
@@ -415,7 +438,7 @@ class Folder:
         try:
             self._reserve.check()
             if segment is not None:
-                segment.reserve(sum([bytes_max(mails) for _, mails in requests]))
+                segment.reserve(bytes_max(requests))
         except OSError as error:
             raise translated(error) from error
 
@@ -649,10 +672,13 @@ def files_max() -> int:
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(4, limit // 4)
 
 
-def bytes_max(mails: list[NewMail]) -> int:
-    """What a request may take in the log, with all that may be written for it."""
-    size = sum([len(mail.body) + len(mail.attributes) for mail in mails])
-    return size + LOG_BYTES_PER_REQUEST + LOG_BYTES_PER_MAIL * len(mails)
+def bytes_max(requests: list[tuple[str, list[NewMail]]]) -> int:
+    """What requests may take in the log, with all that may be written for them."""
+    size = LOG_BYTES_PER_REQUEST * len(requests)
+    for _, mails in requests:
+        for mail in mails:
+            size += len(mail.body) + len(mail.attributes) + LOG_BYTES_PER_MAIL
+    return size
 
 
 def is_full_disk(error: OSError) -> bool:

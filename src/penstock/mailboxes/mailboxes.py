@@ -198,7 +198,7 @@ class Mailbox:
         Put again under the same `id` it is stored once. Raises `QuotaExceeded` if the box is full.
         """
         runtime = self._ready()
-        mail = make_mail(runtime.settings, Parcel(payload, id, type, format))
+        mail = mail_of(runtime.settings, payload, id, type, format)
         answer = put(runtime, self.id, [mail], timeout)[0]
         if isinstance(answer, PenstockError):
             raise answer
@@ -354,6 +354,17 @@ def checked(answers: list[Posted | PenstockError]) -> list[Posted]:
             raise answer
         posted.append(answer)
     return posted
+
+
+def mail_of(
+    settings: Settings, payload: Any, id: str | None, type: str | None, format: Format | None
+) -> NewMail:
+    if id is not None or type is not None:
+        return make_mail(settings, Parcel(payload, id, type, format))
+    body, encoding = codec.encode(
+        payload, format, settings.payload_bytes_max, settings.compress_above_bytes
+    )
+    return NewMail(new_mail_id(), body, encoding)
 
 
 def make_mail(settings: Settings, item: Any) -> NewMail:
