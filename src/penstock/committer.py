@@ -87,6 +87,8 @@ class Operation(msgspec.Struct, Generic[T]):
     """Whether the store may refuse it for what it says, as under a key that is taken."""
     weight: int = 0
     """Bytes of its payloads."""
+    is_light: bool = False
+    """It may be lost with the power: whoever would miss it is lost, too."""
     done: threading.Lock | None = None
     result: T = _UNSET
     error: BaseException | None = None
@@ -226,14 +228,22 @@ class Committer(Service):
         self._submit(Operation(None, (message,), Kind.APPEND, future, True, can_fail, weight))
         return future
 
-    def run_async(self, write: Callable[[Transaction], T]) -> asyncio.Future[T]:
+    def run_async(
+        self, write: Callable[[Transaction], T], *, is_light: bool = False
+    ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._submit(Operation(write, (), Kind.RUN, future, can_fail=True))
+        self.run_for(future, write, is_light=is_light)
         return future
 
-    def run_for(self, future: asyncio.Future[Any], write: Callable[[Transaction], object]) -> None:
+    def run_for(
+        self,
+        future: asyncio.Future[Any],
+        write: Callable[[Transaction], object],
+        *,
+        is_light: bool = False,
+    ) -> None:
         """As `run_async`, from any thread, for whoever awaits this future."""
-        self._submit(Operation(write, (), Kind.RUN, future, can_fail=True))
+        self._submit(Operation(write, (), Kind.RUN, future, can_fail=True, is_light=is_light))
 
     def run_quietly(self, write: Callable[[Transaction], object]) -> None:
         """From a finalizer: nobody waits, and nothing is raised if there is no room or no hub."""
@@ -386,7 +396,8 @@ class Committer(Service):
         started = time.perf_counter()
         if self._writer is None:
             self._writer = self._store.open_writer()
-        with self._writer.transaction() as transaction:
+        is_synced = not group[0].is_light or not all(one.is_light for one in group)
+        with self._writer.transaction(is_synced=is_synced) as transaction:
             now = self._clock.now()
             for batch in batches:
                 if not batch.can_fail:
@@ -401,6 +412,7 @@ class Committer(Service):
             "commit",
             operations=len(group),
             messages=count,
+            is_synced=is_synced,
             seconds=time.perf_counter() - started,
         )
         return appended, count

@@ -77,6 +77,35 @@ def test_not_more_run_at_once_than_there_are_slots(memory: penstock.Hub, kind: s
     assert sorted(gate.begun) == list(range(20))
 
 
+@pytest.mark.parametrize(("max_attempts", "is_synced"), [(3, False), (1, True)])
+def test_only_a_last_attempt_waits_for_the_disk_to_begin(
+    open_hub: OpenHub, max_attempts: int, is_synced: bool
+) -> None:
+    """A start that is lost with the power was no start; but what may run once runs once (J2)."""
+    hub = open_hub()
+    commits: list[bool] = []
+    at_start: list[bool] = []
+    hub.telemetry.attach(
+        lambda event, said: commits.append(said["is_synced"]) if event == "commit" else None
+    )
+
+    @hub.job(max_attempts=max_attempts)
+    async def note(payload: object) -> None:
+        at_start.extend(commits)
+
+    with hub.start_workers() as crew:
+        assert crew._crew is not None
+        worker = crew._crew._worker
+        assert worker is not None
+        wait_until(lambda: bool(worker._order), "it has nothing to do")
+        commits.clear()
+        note.enqueue(1)
+        wait_until(lambda: bool(at_start), "it has run")
+    # Of the enqueue, of the claim, and of the start where that is apart.
+    assert (at_start[0], at_start[-1]) == (True, is_synced)
+    assert False in at_start
+
+
 def test_a_worker_leaves_other_queues_alone(memory: penstock.Hub) -> None:
     @memory.job(queue="mine")
     async def done(n: int) -> None: ...

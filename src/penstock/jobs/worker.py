@@ -44,6 +44,14 @@ class Plan(msgspec.Struct, frozen=True):
     room: dict[str, Room]
     """How many of them to start with it."""
 
+    @property
+    def is_light(self) -> bool:
+        """It only takes jobs. If that is lost with the power, so is this worker: they are ready
+        again. Jobs whose last attempt this would be are not started with it."""
+        return not (
+            self.answers or self.setbacks or self.returned or self.progress or self.starting
+        )
+
 
 class Turn(msgspec.Struct, frozen=True):
     """What one transaction did."""
@@ -145,7 +153,9 @@ class Worker:
         except IndexError:
             return False
         try:
-            self._runtime.committer.run_for(answer, lambda tx: self._write(tx, plan))
+            self._runtime.committer.run_for(
+                answer, lambda tx: self._write(tx, plan), is_light=plan.is_light
+            )
         except PenstockError as error:
             # Raised where it is awaited.
             self._loop.call_soon_threadsafe(_fail, answer, error)
@@ -181,7 +191,9 @@ class Worker:
     async def _take_turn(self) -> None:
         plan = self._plan()
         try:
-            turn = await self._runtime.committer.run_async(lambda tx: self._write(tx, plan))
+            turn = await self._runtime.committer.run_async(
+                lambda tx: self._write(tx, plan), is_light=plan.is_light
+            )
         except Exception as error:  # noqa: BLE001 - a worker that ended would keep its jobs
             await self._put_off(plan, error)
         else:
@@ -292,7 +304,11 @@ class Worker:
             # Copied: a transaction that fails is made again.
             room = {queue: msgspec.structs.replace(plan.room[queue]) for queue in plan.wanted}
 
+            is_light = plan.is_light
+
             def begins(claim: Claim) -> bool:
+                if is_light and claim.attempt >= claim.max_attempts:
+                    return False  # It must never be taken back: the next turn starts it.
                 if room[claim.queue].take(claim):
                     begun.add(claim.id)
                     return True

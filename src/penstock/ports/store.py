@@ -104,9 +104,13 @@ class Writer(Protocol):
         """From another thread: make the statement under way fail with `TransactionTimeout`."""
 
     def transaction(
-        self, *, timeout_seconds: float | None = None
+        self, *, timeout_seconds: float | None = None, is_synced: bool = True
     ) -> AbstractContextManager[Transaction]:
-        """Begin; commit on leaving, or roll back if the body raises."""
+        """Begin; commit on leaving, or roll back if the body raises.
+
+        One that is not synced is on disk with the next that is: until then, it is lost with the
+        power, and with nothing less.
+        """
 
     def close(self) -> None: ...
 

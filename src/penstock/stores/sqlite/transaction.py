@@ -171,11 +171,14 @@ class SqliteWriter:
         self._generation = database.generation
         self._is_open = False
         self._busy_ms = 0
+        self._is_synced = True
         self._seat = 0
         self._closing = threading.Lock()
         add_holder(self)
 
-    def begin(self, *, timeout_seconds: float | None = None) -> SqliteTransaction:
+    def begin(
+        self, *, timeout_seconds: float | None = None, is_synced: bool = True
+    ) -> SqliteTransaction:
         assert not self._is_open, "one transaction at a time"
         timeout = (
             self._database.lock_timeout_seconds if timeout_seconds is None else timeout_seconds
@@ -190,6 +193,12 @@ class SqliteWriter:
                 if busy_ms != self._busy_ms:
                     self._connection.set_busy_timeout(busy_ms)
                     self._busy_ms = busy_ms
+                if is_synced != self._is_synced:
+                    level = self._database.synchronous
+                    if not is_synced and level == "FULL":
+                        level = "NORMAL"
+                    self._connection.execute(f"PRAGMA synchronous = {level}")
+                    self._is_synced = is_synced
                 self._connection.execute(BEGIN)
             except apsw.Error as error:
                 raise translate(error, self._database.path) from error
@@ -233,8 +242,10 @@ class SqliteWriter:
                 self._connection.interrupt()
 
     @contextmanager
-    def transaction(self, *, timeout_seconds: float | None = None) -> Iterator[SqliteTransaction]:
-        transaction = self.begin(timeout_seconds=timeout_seconds)
+    def transaction(
+        self, *, timeout_seconds: float | None = None, is_synced: bool = True
+    ) -> Iterator[SqliteTransaction]:
+        transaction = self.begin(timeout_seconds=timeout_seconds, is_synced=is_synced)
         try:
             yield transaction
         except apsw.Error as error:
@@ -263,6 +274,7 @@ class SqliteWriter:
             self._generation = self._database.generation
             self._connection = self._database.connect(cache_kib=WRITER_CACHE_KIB)
             self._busy_ms = 0
+            self._is_synced = True
             self._connection.set_wal_hook(self._written)
             self._transaction = SqliteTransaction(
                 self._connection,
