@@ -16,6 +16,7 @@ import pytest
 
 import penstock
 from penstock.model import Retention
+from tests.spark.families import kill_with_children, wait_for_end
 from tests.spark.lakes import rows_in_lake, store_of
 from tests.waiting import wait_until
 
@@ -91,17 +92,6 @@ class Archives:
         assert Counter((row["topic"], row["offset"]) for row in rows) == self.published
 
 
-def kill_with_children(driver: subprocess.Popen[bytes]) -> None:
-    if driver.poll() is not None:
-        return
-    family = [psutil.Process(driver.pid)]
-    family += family[0].children(recursive=True)
-    for member in family:
-        member.kill()
-    driver.wait()
-    psutil.wait_procs(family, timeout=60)
-
-
 @pytest.fixture
 def archives(java_home: Path, hub: penstock.Hub, path: Path) -> Archives:
     return Archives(hub, path)
@@ -146,7 +136,7 @@ def kill_at_random(archives: Archives, kills: int) -> int:
         finally:
             kill_with_children(victim)
         archives.sweep()
-        psutil.wait_procs(family, timeout=60)
+        wait_for_end(family)
     archives.run_to_the_end()
     return hit
 

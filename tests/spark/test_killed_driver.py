@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import IO
 
-import psutil
 import pytest
 
 import penstock
+from tests.spark.families import kill_with_children
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(600)]
@@ -36,17 +36,6 @@ def start_with(stderr: IO[bytes], *arguments: object) -> subprocess.Popen[bytes]
         env={**os.environ, "PATH": "/usr/bin:/bin"},
         cwd=DRIVER.parents[2],
     )
-
-
-def kill_with_children(process: subprocess.Popen[bytes]) -> None:
-    family = [psutil.Process(process.pid)]
-    family += family[0].children(recursive=True)
-    for member in family:
-        member.suspend()  # So that none of them sees another one's end.
-    for member in family:
-        member.kill()
-    process.wait()
-    psutil.wait_procs(family, timeout=60)
 
 
 @pytest.mark.parametrize("step", ["chunk 1"])

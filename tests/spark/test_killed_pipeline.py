@@ -18,8 +18,8 @@ import penstock
 from penstock.ports.pipelines import PipelineStatus
 from penstock.spark import run
 from tests.factories import file_url, hub_on
+from tests.spark.families import kill_with_children
 from tests.spark.piper import copy, table
-from tests.spark.test_killed_driver import kill_with_children
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

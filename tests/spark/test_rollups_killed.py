@@ -18,8 +18,8 @@ from penstock.clock import SECOND
 from penstock.spark.pipelines.rollups import PIPELINE
 from penstock.spark.runner import Run
 from penstock.testing import FakeClock
+from tests.spark.families import kill_with_children
 from tests.spark.rollup_world import NOON, World, fill
-from tests.spark.test_archive_killed import kill_with_children
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
