@@ -36,8 +36,7 @@ run: $(CORE) $(PROJECT) ## Start the demo (sets up what it needs on first use)
 
 .PHONY: test
 test: $(ALL) $(PROJECT) ## Run the tests; ARGS="-k topics -x" goes to pytest
-	@# In groups: all that needs the one Spark session goes to one process.
-	@$(WITH_JAVA) $(PYTHON) -m pytest -n 3 --dist loadgroup $(ARGS)
+	@$(WITH_JAVA) tools/test.sh $(PYTHON) $(ARGS)
 
 .PHONY: check
 check: $(ALL) $(PROJECT) ## Lint, formatting, types and the import rules

@@ -63,17 +63,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     return result
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the Spark session run first, and in one process while others do the rest."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--spark",
+        choices=("with", "without", "only"),
+        default="with",
+        help="whether to run the tests that share one Spark session, and so one process",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    which = config.getoption("--spark")
+    if which == "with":
+        return
+    left, chosen = [], []
     for item in items:
-        if _needs_session(item):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: not _needs_session(item))
-
-
-def _needs_session(item: pytest.Item) -> bool:
-    return "spark" in getattr(item, "fixturenames", ())
+        needs_session = "spark" in getattr(item, "fixturenames", ())
+        (chosen if needs_session == (which == "only") else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = chosen
 
 
 @pytest.fixture(autouse=True)
