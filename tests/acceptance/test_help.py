@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import typer
 
-from penstock.cli.app import app
+from penstock.cli.app import build, module_for
 from penstock.cli.reference import commands, reference
 from tests.acceptance.terminal import Terminal
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = dict(commands(typer.main.get_command(build())))
 
 
 @pytest.mark.parametrize("path", COMMANDS)
@@ -72,6 +72,22 @@ def test_all_commands_promised_are_there() -> None:
     single = ("publish", "follow", "serve", "work", "health", "doctor", "backup", "restore")
     in_groups = [f"{group} {verb}" for group, verbs in groups.items() for verb in verbs]
     assert set(COMMANDS) == {f"penstock {name}" for name in (*single, *in_groups)}
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("topics list", "topics"),
+        ("restore copy.db", "backup"),
+        ("--json --url topics jobs list", "jobs"),
+        ("--url=topics jobs list", "jobs"),
+        ("topcs list", None),
+        ("--help", None),
+        ("", None),
+    ],
+)
+def test_a_command_is_there_without_all_the_others(line: str, module: str | None) -> None:
+    assert module_for(line.split()) == module
 
 
 def test_the_reference_is_what_the_commands_say() -> None:

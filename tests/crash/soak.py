@@ -15,7 +15,7 @@ from penstock.job import Kind
 from penstock.ports import Store
 from tests.crash.workers import WorkerProcess
 
-TYPES = ("plain", "fails-once", "snoozes", "settles")
+TYPES = ("long", "plain", "fails-once", "snoozes", "settles")
 ATTEMPTS = 1_000
 PENDING_MAX = 200
 """More is not enqueued before some are done: the queue must be empty soon after the end."""

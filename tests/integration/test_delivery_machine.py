@@ -462,7 +462,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
 
 class TestDelivery(DeliveryMachine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.soak

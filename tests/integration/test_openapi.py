@@ -27,7 +27,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 METHODS = {"GET", "POST", "PUT", "DELETE", "PATCH"}
-EXAMPLES = 30
+EXAMPLES = 15
 BUSY_MIN = {"positive": 12, "negative": 7}
 """Operations that were really tried. Those that take only a name cannot be asked wrongly."""
 STREAM = "/v1/topics/{topic}/events"

@@ -97,6 +97,7 @@ def archives(java_home: Path, hub: penstock.Hub, path: Path) -> Archives:
     return Archives(hub, path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("step", ["hold"])
 def test_a_driver_killed_amid_the_entry_of_a_batch_loses_nothing_and_repeats_nothing(
     archives: Archives, step: str

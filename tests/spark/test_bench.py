@@ -63,6 +63,7 @@ def test_every_key_of_the_issue_is_measured() -> None:
     }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "measure", [bench.reading, bench.archiving, bench.streaming, bench.growing]
 )

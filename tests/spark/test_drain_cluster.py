@@ -116,6 +116,7 @@ def _check(hub: penstock.Hub, jobs: int) -> None:
         assert job.result == job.payload + 1
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_lost_executors_jobs_are_handed_on(java_home: Path, tmp_path: Path) -> None:
     said = drain_with_a_kill(tmp_path, 4_000)

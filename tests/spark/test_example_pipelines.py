@@ -16,7 +16,7 @@ import penstock
 from tests.docs.pages import ROOT
 from tests.factories import hub_on
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 EXAMPLE = ROOT / "examples" / "pipelines"
 

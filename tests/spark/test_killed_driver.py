@@ -38,6 +38,7 @@ def start_with(stderr: IO[bytes], *arguments: object) -> subprocess.Popen[bytes]
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("step", ["chunk 1"])
 def test_a_driver_killed_amid_a_batch_loses_nothing_and_repeats_nothing(
     java_home: Path, hub: penstock.Hub, tmp_path: Path, step: str

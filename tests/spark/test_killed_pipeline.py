@@ -67,7 +67,10 @@ def status_of(hub: penstock.Hub, name: str) -> PipelineStatus | None:
     return next((one for one in hub.metrics().pipelines if one.name == name), None)
 
 
-@pytest.mark.parametrize(("name", "step"), [("table", "staged"), ("copy", "written")])
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [pytest.param("table", "staged", marks=pytest.mark.soak), ("copy", "written")],
+)
 def test_a_runner_killed_between_two_steps_loses_nothing_and_repeats_nothing(
     spark: SparkSession, hub: penstock.Hub, tmp_path: Path, name: str, step: str
 ) -> None:

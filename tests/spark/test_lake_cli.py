@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.app import app
+from penstock.cli.app import build
 from tests.acceptance.terminal import Result
 from tests.factories import file_url, hub_on
 from tests.spark.lakes import archive, files_on_disk, lake_of, rows_in_lake, rows_in_log, store_of
@@ -21,7 +21,7 @@ class Terminal:
         self.file = folder / "hub.db"
 
     def run(self, *arguments: str) -> Result:
-        done = CliRunner().invoke(app, ["--url", file_url(self.file), *arguments])
+        done = CliRunner().invoke(build("lake"), ["--url", file_url(self.file), *arguments])
         return Result(done.exit_code, done.stdout, done.stderr)
 
 

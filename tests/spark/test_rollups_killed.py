@@ -77,7 +77,8 @@ def check(world: World, spark: SparkSession) -> None:
         assert world.published(resolution) == world.truth(resolution), resolution
 
 
-@pytest.mark.parametrize("step", ["part written"])
+@pytest.mark.soak
+@pytest.mark.parametrize("step", ["part written", "published", "compacted"])
 def test_a_driver_killed_amid_a_batch_loses_nothing_and_counts_nothing_twice(
     world: World, start: Start, spark: SparkSession, step: str
 ) -> None:

@@ -43,7 +43,7 @@ def subject_name(subject: Subject) -> str:
     return subject.keys[0].name
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("subject", SUBJECTS, ids=subject_name)
 def test_a_subject_answers_each_of_its_keys_with_a_figure(subject: Subject, arena: Arena) -> None:
     wanted = {key.name for key in subject.keys}
@@ -54,7 +54,7 @@ def test_a_subject_answers_each_of_its_keys_with_a_figure(subject: Subject, aren
         assert figure.note
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_load_tests_answer_each_of_their_keys(arena: Arena) -> None:
     """T14: ten writers; fifty topics. Raises by itself if a published message did not come."""
     figures = load.run(arena, load.SECONDS["tiny"], lambda what: None)

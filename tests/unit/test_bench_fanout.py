@@ -180,7 +180,7 @@ def test_the_peers_version_is_a_number() -> None:
     assert nats_server_version()[0].isdigit()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_benchmark_answers_each_of_its_keys(tmp_path: Path) -> None:
     """Real servers, few clients: nothing is lost, and no process or file is left."""
     arena = Arena(tmp_path / "bench", needs_disk=False)

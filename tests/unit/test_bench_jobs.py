@@ -53,7 +53,7 @@ def test_every_key_of_the_budgets_is_measured() -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("subject", SUBJECTS[COMPARISONS:], ids=lambda s: s.keys[0].name)
 def test_a_subject_answers_each_of_its_keys_with_a_figure(subject: Subject, arena: Arena) -> None:
     wanted = {key.name for key in subject.keys}
@@ -64,7 +64,7 @@ def test_a_subject_answers_each_of_its_keys_with_a_figure(subject: Subject, aren
         assert figure.note
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("what", ["drain", "enqueue"])
 def test_penstock_is_compared_with_others_in_turns(
     what: str, arena: Arena, monkeypatch: pytest.MonkeyPatch
@@ -78,7 +78,7 @@ def test_penstock_is_compared_with_others_in_turns(
     assert queues.as_object(figures)["litequeue"]["version"].startswith("litequeue ")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
 def test_a_peer_drains_and_enqueues(peer: Peer, open_arena: Arena) -> None:
     if peer.name == "arq":
@@ -90,7 +90,7 @@ def test_a_peer_drains_and_enqueues(peer: Peer, open_arena: Arena) -> None:
         assert queues._measure(arena, peer, "drain", jobs=20, is_tuned=True) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_ledger_answers_each_of_its_keys(arena: Arena) -> None:
     figures = ledger.run(arena, LEDGER_SIZES["tiny"])
     assert list(figures) == [key.name for key in ledger.KEYS]

@@ -11,9 +11,9 @@ INTERRUPTED = 130
 def main() -> None:
     """The entry point `penstock`."""
     try:
-        from penstock.cli.app import app
+        from penstock.cli.app import build, module_for
 
-        app(prog_name="penstock")
+        build(module_for(sys.argv[1:]))(prog_name="penstock")
     except KeyboardInterrupt:
         # Before a command has begun, which ends quietly by itself.
         sys.exit(INTERRUPTED)

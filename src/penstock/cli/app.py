@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from penstock.cli import (
-    backup,
-    consumers,
-    doctor,
-    follow,
-    health,
-    jobs,
-    lake,
-    ledger,
-    mailboxes,
-    migrate,
-    pipeline,
-    publish,
-    schedules,
-    serve,
-    tokens,
-    topics,
-    work,
-)
 from penstock.cli.layout import MainGroup
 from penstock.cli.session import Config, Json, Session, Token, Url, epilog
 
@@ -34,22 +18,70 @@ PLACES = "Topics and consumers"
 PIPELINES = "Pipelines"
 OPERATING = "Operating"
 
-app = typer.Typer(
-    name="penstock",
-    cls=MainGroup,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    # A bug shows Python's own traceback, whole and without the values of variables.
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=epilog(
-        (
-            "penstock follow orders                      # in one terminal",
-            "penstock publish orders '{\"id\": 1}'         # in another",
-            "penstock doctor                             # is all well?",
-        )
-    ),
-)
+COMMANDS = {
+    "publish": MESSAGES,
+    "follow": MESSAGES,
+    "serve": MESSAGES,
+    "work": JOBS,
+    "jobs": JOBS,
+    "schedules": JOBS,
+    "topics": PLACES,
+    "consumers": PLACES,
+    "ledger": PLACES,
+    "mailboxes": PLACES,
+    "pipeline": PIPELINES,
+    "lake": PIPELINES,
+    "health": OPERATING,
+    "doctor": OPERATING,
+    "backup": OPERATING,
+    "migrate": OPERATING,
+    "tokens": OPERATING,
+}
+"""Modules of this package, and where their commands stand in the list."""
+MODULES = {**{name: name for name in COMMANDS}, "restore": "backup"}
+"""Where the commands are that a command line can begin with."""
+WITH_VALUE = ("--url", "--token", "--config")
+
+
+def build(only: str | None = None) -> typer.Typer:
+    """All commands; or those of one module, which takes half the time."""
+    app = typer.Typer(
+        name="penstock",
+        cls=MainGroup,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        # A bug shows Python's own traceback, whole and without the values of variables.
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=epilog(
+            (
+                "penstock follow orders                      # in one terminal",
+                "penstock publish orders '{\"id\": 1}'         # in another",
+                "penstock doctor                             # is all well?",
+            )
+        ),
+    )
+    app.callback()(penstock)
+    for name in COMMANDS if only is None else (only,):
+        module, panel = import_module(f"penstock.cli.{name}"), COMMANDS[name]
+        if hasattr(module, "register"):
+            module.register(app, panel)
+        else:
+            app.add_typer(module.app, name=name, rich_help_panel=panel)
+    return app
+
+
+def module_for(arguments: Sequence[str]) -> str | None:
+    """Whose commands these arguments need. None: all, as for help, and to say what is not there."""
+    if "_PENSTOCK_COMPLETE" in os.environ:
+        return None
+    words = iter(arguments)
+    for word in words:
+        if word in WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return MODULES.get(word)
+    return None
 
 
 def _print_version(is_asked: bool) -> None:
@@ -60,7 +92,6 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def penstock(
     context: typer.Context,
     url: Url = None,
@@ -80,22 +111,3 @@ def penstock(
 ) -> None:
     """A durable messaging hub in one file: processes share topics without a server."""
     context.obj = Session(url, config, json, token)
-
-
-publish.register(app, MESSAGES)
-follow.register(app, MESSAGES)
-serve.register(app, MESSAGES)
-work.register(app, JOBS)
-app.add_typer(jobs.app, name="jobs", rich_help_panel=JOBS)
-app.add_typer(schedules.app, name="schedules", rich_help_panel=JOBS)
-app.add_typer(topics.app, name="topics", rich_help_panel=PLACES)
-app.add_typer(consumers.app, name="consumers", rich_help_panel=PLACES)
-app.add_typer(ledger.app, name="ledger", rich_help_panel=PLACES)
-app.add_typer(mailboxes.app, name="mailboxes", rich_help_panel=PLACES)
-app.add_typer(pipeline.app, name="pipeline", rich_help_panel=PIPELINES)
-app.add_typer(lake.app, name="lake", rich_help_panel=PIPELINES)
-health.register(app, OPERATING)
-doctor.register(app, OPERATING)
-backup.register(app, OPERATING)
-app.add_typer(migrate.app, name="migrate", rich_help_panel=OPERATING)
-app.add_typer(tokens.app, name="tokens", rich_help_panel=OPERATING)

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from penstock.cli.app import app
+from penstock.cli.app import build
 from penstock.cli.session import OPTIONS_PANEL
 
 INTRODUCTION = """\
@@ -39,7 +39,7 @@ Notes and progress bars are on standard error, too, and only on a terminal.
 
 def reference() -> str:
     """The whole page."""
-    main = typer.main.get_command(app)
+    main = typer.main.get_command(build())
     parts = [INTRODUCTION, "## Options for every command\n", _shared(main)]
     for path, command in commands(main):
         parts.append(_section(path, command))
