@@ -186,6 +186,7 @@ def test_planted_duplicates_are_found(
     assert (found.messages, found.repeated, found.unmatched, found.unknown) == (51, 0, 0, 1)
 
 
+@pytest.mark.soak
 def test_a_stream_without_repetitions_is_in_order_and_survives_a_crash(
     hub: penstock.Hub, clock: FakeClock, go: Go
 ) -> None:

@@ -85,6 +85,7 @@ def test_minutes_hours_and_days_are_as_sql_counts_them_and_a_second_run_does_not
         assert sum(sum(t["messages"].to_pylist()) for t in tables) == sum(counts.values())
 
 
+@pytest.mark.soak
 def test_a_new_checkpoint_counts_nothing_again_and_the_past_can_be_counted_again(
     world: World, go: Go, spark: SparkSession
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_new_checkpoint_counts_nothing_again_and_the_past_can_be_counted_again
             assert found[key] == counts or key[0] == "canvas-1", resolution
 
 
+@pytest.mark.soak
 def test_an_empty_database_has_no_rollups_and_one_message_has(
     world: World, go: Go, spark: SparkSession
 ) -> None:

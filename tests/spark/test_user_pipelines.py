@@ -170,6 +170,7 @@ def test_it_goes_on_where_it_was_and_writes_exactly_once(
     assert found[2:] == [("ann", 3, 156.0)]
 
 
+@pytest.mark.soak
 def test_a_deleted_checkpoint_is_noticed_and_a_reset_begins_anew(
     spark: SparkSession, hub: penstock.Hub, url: str
 ) -> None:
@@ -202,6 +203,7 @@ def test_into_a_queue_from_several_topics(spark: SparkSession, hub: penstock.Hub
     assert json.loads(status.options) == {"above": 180.0}
 
 
+@pytest.mark.soak
 def test_into_a_table_of_the_lake(spark: SparkSession, hub: penstock.Hub, url: str) -> None:
     first = run(flat, url, spark=spark)
     run(flat, url, spark=spark)
@@ -219,6 +221,7 @@ def test_into_a_table_of_the_lake(spark: SparkSession, hub: penstock.Hub, url: s
     assert spark.read.parquet(table).count() == 4
 
 
+@pytest.mark.soak
 def test_a_batch_at_a_time_and_with_an_own_writer(
     spark: SparkSession, hub: penstock.Hub, url: str
 ) -> None:
@@ -246,6 +249,7 @@ def test_a_piece_of_the_past_is_done_once_and_apart(
     assert "penstock pipeline reset totals" in raised.value.hint
 
 
+@pytest.mark.soak
 def test_a_piece_of_the_past_can_come_from_the_lake(
     spark: SparkSession, hub: penstock.Hub, url: str
 ) -> None:
@@ -292,6 +296,7 @@ def test_it_returns_a_dataframe_or_is_refused(
         run(nothing, url, spark=spark)
 
 
+@pytest.mark.soak
 def test_one_that_goes_on_sees_what_comes_and_stops_after_a_batch(
     spark: SparkSession, hub: penstock.Hub, url: str
 ) -> None:
