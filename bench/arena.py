@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ class Arena:
 
     @contextmanager
     def fresh(self) -> Iterator[Path]:
+        # What the measurement before has left to be written is not this one's.
+        os.sync()
         folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.root))
         try:
             yield folder
