@@ -1,4 +1,4 @@
-"""Group commit: one writer per process, many callers, one transaction.
+"""Group commit: one writing thread per process, many callers, one transaction.
 
 The committer takes whatever waits, runs it in one transaction and answers all callers when it is
 on disk. One failing operation fails its own caller only: what can fail by its nature runs in a
@@ -137,10 +137,6 @@ class Committer(Service):
         self._bed = _held_lock()
         self._is_closed = False
         self._has_ended = False
-        self._turn = threading.Lock()
-        """Whoever has it writes: the thread, or a caller while that sleeps."""
-        self._was_alone = False
-        """The last transaction had one operation: callers come one at a time."""
         self.on_appended: Callable[[list[Message]], None] | None = None
         """Gets what was just committed, in id order, on the committer's thread."""
         self.on_start: Callable[[], None] | None = None
@@ -163,11 +159,16 @@ class Committer(Service):
             )
         )
 
-    def append_one(self, message: NewMessage, timeout: float | None = None) -> Receipt:
-        """Append it; returns when it is on disk."""
-        can_fail, weight = message.idempotency_key is not None, len(message.body)
-        return self._do(
-            Operation(None, (message,), Kind.APPEND, None, True, can_fail, weight), timeout
+    def append_one(self, message: NewMessage) -> Operation[Receipt]:
+        return self._submit(
+            Operation(
+                None,
+                (message,),
+                is_single=True,
+                can_fail=message.idempotency_key is not None,
+                weight=len(message.body),
+                done=_held_lock(),
+            )
         )
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
@@ -185,11 +186,6 @@ class Committer(Service):
             )
         )
 
-    def enqueue_one(self, job: NewJob) -> Enqueued:
-        """Enqueue it; returns when it is on disk."""
-        can_fail = not job.is_plain
-        return self._do(Operation(None, (job,), Kind.ENQUEUE, None, True, can_fail, len(job.body)))
-
     def enqueue_one_async(self, job: NewJob) -> asyncio.Future[Enqueued]:
         future: asyncio.Future[Enqueued] = asyncio.Future()
         can_fail = not job.is_plain
@@ -201,10 +197,6 @@ class Committer(Service):
         assert marks, "nothing to mark"
         can_fail = any(mark.hash is not None for mark in marks)
         return self._submit(Operation(None, marks, Kind.MARK, can_fail=can_fail, done=_held_lock()))
-
-    def mark_one(self, mark: NewMark) -> bool:
-        """Mark it in the ledger; returns when that is on disk."""
-        return self._do(Operation(None, (mark,), Kind.MARK, None, True, mark.hash is not None))
 
     def mark_one_async(self, mark: NewMark) -> asyncio.Future[bool]:
         future: asyncio.Future[bool] = asyncio.Future()
@@ -298,8 +290,7 @@ class Committer(Service):
                 self._bed.acquire()
             self._is_asleep = False
         while self._queue:
-            with self._turn:
-                self._commit(*self._next_group())
+            self._commit(*self._next_group())
         return 0.0
 
     def _on_start(self) -> None:
@@ -307,15 +298,14 @@ class Committer(Service):
             self.on_start()
 
     def _on_stop(self) -> None:
-        with self._turn:
-            while self._queue:
-                self._commit(*self._next_group())
-            self._has_ended = True
-            self._is_asleep = True
-            self._refuse_rest()
-            if self._writer is not None:
-                self._writer.close()
-                self._writer = None
+        while self._queue:
+            self._commit(*self._next_group())
+        self._has_ended = True
+        self._is_asleep = True
+        self._refuse_rest()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def _refuse_rest(self) -> None:
         """For those who came through the door while it was closing."""
@@ -326,32 +316,6 @@ class Committer(Service):
                 return
             late.error = HubClosed()
             self._answer([late])
-
-    def _do(self, operation: Operation[T], timeout: float | None = None) -> T:
-        """The result of an operation, once it is on disk.
-
-        On the caller's own thread, if it is the only one and has time: two changes of threads take
-        longer than many a write. Nobody else's operation is in its hands: what interrupts it, such
-        as a signal, is its own affair.
-        """
-        if (
-            timeout is None
-            and self._is_asleep
-            and self._was_alone
-            and not self._queue
-            and not inside_transaction.get()
-            and self._turn.acquire(blocking=False)
-        ):
-            try:
-                if not self._is_closed and not self._has_ended:
-                    operation.done = _held_lock()
-                    self._commit([operation], [_batch(operation)])
-            finally:
-                self._turn.release()
-        if operation.done is None:
-            operation.done = _held_lock()
-            self._submit(operation)
-        return operation.wait(timeout)
 
     def _submit(self, operation: Operation[T]) -> Operation[T]:
         if inside_transaction.get():
@@ -405,7 +369,6 @@ class Committer(Service):
 
     def _commit(self, group: list[Operation[Any]], batches: list[Batch]) -> None:
         appended, count = None, 0
-        self._was_alone = len(group) == 1
         try:
             appended, count = self._attempt(group, batches)
         except (OutcomeUnknown, StoreBusy, StoreReplaced) as error:
@@ -433,7 +396,7 @@ class Committer(Service):
         started = time.perf_counter()
         if self._writer is None:
             self._writer = self._store.open_writer()
-        is_synced = not group[0].is_light or not all(one.is_light for one in group)
+        is_synced = not all(operation.is_light for operation in group)
         with self._writer.transaction(is_synced=is_synced) as transaction:
             now = self._clock.now()
             for batch in batches:

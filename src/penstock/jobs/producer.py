@@ -105,7 +105,7 @@ class Jobs:
             after=after,
             on_parent_failure=on_parent_failure,
         )
-        return runtime.committer.enqueue_one(job)
+        return runtime.committer.enqueue([job]).wait()[0]
 
     def enqueue_many(
         self,

@@ -103,7 +103,7 @@ class Schedules:
     def run_now(self, name: str) -> Enqueued:
         """Enqueue its job once, beside its ticks; also while it is paused."""
         job = _job(self.get(name))
-        return self._open().committer.enqueue_one(job)
+        return self._open().committer.enqueue([job]).wait()[0]
 
     def _pause(self, name: str, paused_at: Micros | None, next_at: Micros | None) -> None:
         found = self._open().committer.run(

@@ -62,7 +62,7 @@ class Ledger:
         the same key for something else raises `LedgerConflict`.
         """
         mark = make_mark(scope, key, ttl, payload)
-        return self._ready().committer.mark_one(mark)
+        return self._ready().committer.mark((mark,)).wait()[0]
 
     def mark_many(self, scope: str, keys: Iterable[str], *, ttl: float | None = None) -> Answers:
         """The same for many keys, in transactions of up to `commit_group_max`."""

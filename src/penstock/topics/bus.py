@@ -83,7 +83,7 @@ class Topics:
             runtime.settings, topic, payload, type, key, headers, ttl, idempotency_key, format
         )
         if topic not in runtime.conflator.waiting:
-            return runtime.committer.append_one(message, timeout)
+            return runtime.committer.append_one(message).wait(timeout)
         with runtime.conflator.ahead_of(topic) as batch:
             return runtime.committer.append([*batch, message]).wait(timeout)[-1]
 
