@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from penstock.server import tokens_file
+from penstock.server.tokens_file import Key, TokensFile
 from tests.factories import file_url
 from tests.processes import DEADLINE_SECONDS, Child
 
@@ -50,3 +54,21 @@ class HttpServer(Child):
     def __exit__(self, *arguments: Any) -> None:
         self.http.close()
         super().__exit__(*arguments)
+
+
+@contextmanager
+def guarded_server(folder: Path, keys: Mapping[str, Key], secret: str) -> Iterator[HttpServer]:
+    """One that asks for these API keys, or for tokens signed with this secret."""
+    tokens_file.write(folder / "tokens.toml", TokensFile(dict(keys)))
+    (folder / "jwt.key").write_text(secret)
+    (folder / "jwt.key").chmod(0o600)
+    with HttpServer(
+        folder / "hub.db",
+        tokens_file=str(folder / "tokens.toml"),
+        jwt_key_file=str(folder / "jwt.key"),
+    ) as server:
+        yield server
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}

@@ -17,7 +17,7 @@ import penstock
 from penstock.server import tokens_file
 from penstock.server.tokens_file import Key, TokensFile, hash_key, new_key
 from tests.factories import hub_on
-from tests.serving import HttpServer
+from tests.serving import HttpServer, bearer, guarded_server
 from tests.waiting import wait_until
 
 WEB, OPS, OTHER, BOSS = (new_key() for _ in range(4))
@@ -32,10 +32,6 @@ KEYS = {
         subscribe=("penstock.delivery",),
     ),
 }
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +54,7 @@ def hub(server: HttpServer) -> Iterator[penstock.Hub]:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
-    folder = tmp_path_factory.mktemp("guarded")
-    tokens_file.write(folder / "tokens.toml", TokensFile(KEYS))
-    (folder / "jwt.key").write_text(SECRET)
-    (folder / "jwt.key").chmod(0o600)
-    with HttpServer(
-        folder / "hub.db",
-        tokens_file=str(folder / "tokens.toml"),
-        jwt_key_file=str(folder / "jwt.key"),
-    ) as server:
+    with guarded_server(tmp_path_factory.mktemp("guarded"), KEYS, SECRET) as server:
         yield server
 
 

@@ -16,7 +16,7 @@ from penstock.codec import to_base64
 from penstock.server import tokens_file
 from penstock.server.tokens_file import Key, TokensFile, hash_key, new_key
 from tests.factories import hub_on
-from tests.serving import HttpServer
+from tests.serving import HttpServer, bearer
 from tests.waiting import wait_until
 
 SENDER, ANN, KEEPER, NOBODY = (new_key() for _ in range(4))
@@ -28,10 +28,6 @@ KEYS = {
     ),
     "nobody": Key(sha256=hash_key(NOBODY).hex(), subscribe=("*",)),
 }
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import pytest
 from penstock.server import tokens_file
 from penstock.server.tokens_file import Key, TokensFile, hash_key, new_key
 from tests.processes import DEADLINE_SECONDS
-from tests.serving import HttpServer
+from tests.serving import HttpServer, bearer
 from tests.waiting import wait_until
 
 SHOP, SCREEN, BOSS, MONITOR = (new_key() for _ in range(4))
@@ -31,10 +31,6 @@ KEYS = {
     "monitor": Key(sha256=hash_key(MONITOR).hex(), subscribe=("penstock.delivery",)),
 }
 PAGE = "https://app.example"
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
 
 
 @pytest.fixture(scope="module")

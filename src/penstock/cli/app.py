@@ -9,37 +9,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.layout import MainGroup
+from penstock.cli.layout import COMMANDS, MainGroup
 from penstock.cli.session import Config, Json, Session, Token, Url, epilog
 
-MESSAGES = "Messages"
-JOBS = "Jobs"
-PLACES = "Topics and consumers"
-PIPELINES = "Pipelines"
-OPERATING = "Operating"
-
-COMMANDS = {
-    "publish": MESSAGES,
-    "follow": MESSAGES,
-    "serve": MESSAGES,
-    "work": JOBS,
-    "jobs": JOBS,
-    "schedules": JOBS,
-    "topics": PLACES,
-    "consumers": PLACES,
-    "ledger": PLACES,
-    "mailboxes": PLACES,
-    "pipeline": PIPELINES,
-    "lake": PIPELINES,
-    "health": OPERATING,
-    "doctor": OPERATING,
-    "backup": OPERATING,
-    "migrate": OPERATING,
-    "tokens": OPERATING,
-}
-"""Modules of this package, and where their commands stand in the list."""
-MODULES = {**{name: name for name in COMMANDS}, "restore": "backup"}
-"""Where the commands are that a command line can begin with."""
 WITH_VALUE = ("--url", "--token", "--config")
 
 
@@ -62,8 +34,10 @@ def build(only: str | None = None) -> typer.Typer:
         ),
     )
     app.callback()(penstock)
-    for name in COMMANDS if only is None else (only,):
-        module, panel = import_module(f"penstock.cli.{name}"), COMMANDS[name]
+    for name, panel in dict(COMMANDS.values()).items():
+        if only not in (None, name):
+            continue
+        module = import_module(f"penstock.cli.{name}")
         if hasattr(module, "register"):
             module.register(app, panel)
         else:
@@ -80,7 +54,7 @@ def module_for(arguments: Sequence[str]) -> str | None:
         if word in WITH_VALUE:
             next(words, None)
         elif not word.startswith("-"):
-            return MODULES.get(word)
+            return COMMANDS[word][0] if word in COMMANDS else None
     return None
 
 

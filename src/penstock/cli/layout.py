@@ -6,26 +6,33 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-ORDER = (
-    "publish",
-    "follow",
-    "serve",
-    "work",
-    "jobs",
-    "schedules",
-    "topics",
-    "consumers",
-    "ledger",
-    "mailboxes",
-    "pipeline",
-    "lake",
-    "health",
-    "doctor",
-    "backup",
-    "restore",
-    "migrate",
-    "tokens",
-)
+MESSAGES = "Messages"
+JOBS = "Jobs"
+PLACES = "Topics and consumers"
+PIPELINES = "Pipelines"
+OPERATING = "Operating"
+
+COMMANDS = {
+    "publish": ("publish", MESSAGES),
+    "follow": ("follow", MESSAGES),
+    "serve": ("serve", MESSAGES),
+    "work": ("work", JOBS),
+    "jobs": ("jobs", JOBS),
+    "schedules": ("schedules", JOBS),
+    "topics": ("topics", PLACES),
+    "consumers": ("consumers", PLACES),
+    "ledger": ("ledger", PLACES),
+    "mailboxes": ("mailboxes", PLACES),
+    "pipeline": ("pipeline", PIPELINES),
+    "lake": ("lake", PIPELINES),
+    "health": ("health", OPERATING),
+    "doctor": ("doctor", OPERATING),
+    "backup": ("backup", OPERATING),
+    "restore": ("backup", OPERATING),
+    "migrate": ("migrate", OPERATING),
+    "tokens": ("tokens", OPERATING),
+}
+"""What a command line can begin with, in the order of help: the module it is in, and its panel."""
 
 
 class LaidOutCommand(TyperCommand):
@@ -41,7 +48,7 @@ class LaidOutGroup(TyperGroup):
 class MainGroup(LaidOutGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         # Typer has all groups behind all commands, which tears the panels apart.
-        return sorted(super().list_commands(ctx), key=ORDER.index)
+        return sorted(super().list_commands(ctx), key=list(COMMANDS).index)
 
 
 def _plain(params: list[Any]) -> list[Any]:

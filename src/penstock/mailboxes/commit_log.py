@@ -74,6 +74,7 @@ class Segment:
                 self._allocate(max(needed, self._allocated + GROWTH_BYTES))
             except OSError:
                 self._allocate(needed)
+        # From the first message on: whoever opens a log to acknowledge writes little of it.
         if self.end and needed > self._zeroed:
             self._zeroed = max(self._zeroed, self.end)
             zeros = ZEROS[: self._allocated - self._zeroed]

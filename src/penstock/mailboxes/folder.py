@@ -31,7 +31,7 @@ from penstock.errors import (
 )
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.arrivals import Arrivals
-from penstock.mailboxes.box import Box, Entry, Limits, Scrub, Write
+from penstock.mailboxes.box import Box, Entry, Limits, Scrub
 from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import Segment
 from penstock.mailboxes.disk import Disk
@@ -348,7 +348,6 @@ class Folder:
         with self.mutex:
             self.check()
             now = self._clock.now()
-            done: list[tuple[Box, list[Write]]] = []
             segment = self._open_log() if is_logged else None
             self._check_space(segment, requests)
             group = Group(segment)
@@ -358,70 +357,47 @@ class Folder:
                 self.changing()
             try:
                 for id, mails in requests:
-                    if is_alone and len(mails) == 1:
-                        answer = self._put_one(id, mails[0], now, group)
-                        if answer is not None:
-                            group.answers.append([answer])
-                            continue
-                    elif not is_alone and not self._take(id, ends_at):
+                    if is_alone:
+                        group.answers.append(self._put(id, mails, now, group))
+                    elif self._take(id, ends_at):
+                        try:
+                            self.changing()
+                            group.answers.append(self._put(id, mails, now, group))
+                        finally:
+                            self._locks.release(self.box(id).number)
+                    else:
                         group.busy.append(len(group.answers))
                         group.answers.append([StoreBusy(BUSY) for _ in mails])
-                        continue
-                    group.answers.append(self._put(id, mails, now, done, segment, is_alone))
             finally:
                 if is_alone:
                     self._locks.release_all()
             if segment is not None:
                 self._log(segment, group)
-            group.boxes += [box for box, writes in done if writes]
             return group
 
-    def _put_one(
-        self, id: str, mail: NewMail, now: Micros, group: Group
-    ) -> Posted | PenstockError | None:
-        """The usual case, in few steps. None: `_put` has to do it."""
-        box = self.box(id)
-        try:
-            done = box.put_one(self, mail, now)
-        except OSError as error:
-            return translated(error)
-        if done is None:
-            return None
-        posted, write = done
-        group.boxes.append(box)
-        if group.segment is not None:
-            if not box.hidden_from:
-                box.hidden_from = posted.seq
-            self._journal.add(self, box, write)
-            self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
-        return posted
-
     def _put(
-        self,
-        id: str,
-        mails: list[NewMail],
-        now: Micros,
-        done: list[tuple[Box, list[Write]]],
-        segment: Segment | None,
-        is_locked: bool,
+        self, id: str, mails: list[NewMail], now: Micros, group: Group
     ) -> list[Posted | PenstockError]:
+        """Into one box, whose lock is held."""
         box = self.box(id)
         try:
-            answers, writes, first = box.put(self, mails, now)
+            single = box.put_one(self, mails[0], now) if len(mails) == 1 else None
+            if single is None:
+                answers, writes, first = box.put(self, mails, now)
+            else:
+                answers, writes, first = [single[0]], [single[1]], single[0].seq
         except OSError as error:
             return [translated(error) for _ in mails]
         except PenstockError as error:
             return [error for _ in mails]
-        finally:
-            if not is_locked:
-                self._locks.release(box.number)
-        done.append((box, writes))
-        if segment is not None and writes:
-            if not box.hidden_from and box.next_seq > first:
-                box.hidden_from = first
-            for write in writes:
-                self._journal.add(self, box, write)
-            self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
+        if writes:
+            group.boxes.append(box)
+            if group.segment is not None:
+                if not box.hidden_from and box.next_seq > first:
+                    box.hidden_from = first
+                for write in writes:
+                    self._journal.add(self, box, write)
+                self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
         return answers
 
     def _take(self, id: str, ends_at: float) -> bool:
