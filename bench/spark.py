@@ -219,7 +219,9 @@ def fill(link: Link, *, rows: int) -> dict[str, Any]:
     link.wait_go()
     with penstock.connect(url(Path.cwd()), durability="os", commit_group_max=FILL_BATCH) as hub:
         for first in range(0, rows, FILL_BATCH):
-            payloads = [PAYLOAD] * min(FILL_BATCH, rows - first)
+            # Each its own, as messages are: to write the same one a million times says nothing.
+            numbers = range(first, min(first + FILL_BATCH, rows))
+            payloads = [{**PAYLOAD, "number": number} for number in numbers]
             topic = f"canvas-{first // FILL_BATCH % TOPICS}"
             hub.topics.publish_many(topic, payloads, type=TYPE)
     return {}

@@ -25,7 +25,6 @@ STRETCH = PRUNE_STRETCH * STEP
 STRETCHES = 10
 """How many stretches in which nothing was to be removed one sweep looks at; the next sweep goes
 on where this one ended."""
-FINAL = tuple(state for state in State if state.is_final)
 
 
 class Pruner:

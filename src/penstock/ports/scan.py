@@ -22,7 +22,6 @@ Table = Literal["jobs", "dead_letters", "topics"]
 
 Operator = Literal["=", "<", "<=", ">", ">=", "in"]
 
-LOGS: tuple[Log, ...] = ("messages", "job_events", "ledger_events")
 TABLES: tuple[Table, ...] = ("jobs", "dead_letters", "topics")
 
 MESSAGE_COLUMNS = (
