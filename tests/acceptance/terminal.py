@@ -13,11 +13,13 @@ from typing import Any
 
 import apsw
 
+from tests.acceptance.nursery import Nursery
 from tests.factories import file_url, hub_on
 from tests.waiting import is_readable
 
 DEADLINE_SECONDS = 60.0
 COMMAND = [sys.executable, "-W", "error", "-m", "penstock"]
+NURSERY = Nursery()
 
 
 class Result:
@@ -122,16 +124,14 @@ class Terminal:
 
     def run(self, *arguments: object, given: str | bytes = b"", **environment: str) -> Result:
         """A command to its end; `given` is its standard input."""
-        ended = subprocess.run(
-            [*COMMAND, *map(str, arguments)],
-            input=given.encode() if isinstance(given, str) else given,
-            capture_output=True,
-            env={**self.environment, **environment},
-            cwd=self.folder,
-            timeout=DEADLINE_SECONDS,
-            check=False,
+        code, out, err = NURSERY.run(
+            [*map(str, arguments)],
+            given.encode() if isinstance(given, str) else given,
+            {**self.environment, **environment},
+            self.folder,
+            DEADLINE_SECONDS,
         )
-        return Result(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+        return Result(code, out.decode(), err.decode())
 
     def done(self, *arguments: object, given: str | bytes = b"") -> Result:
         """The same, where anything but success is a failed test."""

@@ -87,12 +87,9 @@ def test_many_threads_never_hold_it_twice(open_hub: OpenHub) -> None:
 def test_a_lock_is_renewed_by_itself(open_hub: OpenHub) -> None:
     """Also a short one beside a long one, whose time to be renewed is far away."""
     first, second = open_hub(), open_hub()
-    with first.lock("long", 60), first.lock("short", 0.3) as lock:
-        until = threading.Event()
-        # Three times its lease, during which the other side tries without a break.
-        threading.Timer(0.9, until.set).start()
-        while not until.is_set():
-            assert not second.lock("short").acquire(False)
+    with first.lock("long", 60), first.lock("short", 3) as lock:
+        # Twice its lease, during which the other side tries again and again.
+        assert not second.lock("short").acquire(timeout=6)
         assert lock.is_held
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 INTERRUPTED = 130
@@ -13,7 +14,9 @@ def main() -> None:
     try:
         from penstock.cli.app import build, module_for
 
-        build(module_for(sys.argv[1:]))(prog_name="penstock")
+        app = build(module_for(sys.argv[1:]))
+        gc.freeze()  # What was loaded stays: nothing to look through, again when it ends.
+        app(prog_name="penstock")
     except KeyboardInterrupt:
         # Before a command has begun, which ends quietly by itself.
         sys.exit(INTERRUPTED)

@@ -139,7 +139,10 @@ def _end_with_conductor() -> None:
     """However it ends: then nobody holds the other side of standard input any more."""
     while os.read(0, 1):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        # Again, if nothing came of it: what a handler raises while an object is deleted is lost.
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.0)
 
 
 def _end(*_: int | FrameType | None) -> None:
