@@ -47,6 +47,7 @@ from penstock.stores.sqlite.topic_rows import SQL, NameBook, log_state
 from penstock.stores.sqlite.transaction import SqliteWriter
 from penstock.stores.sqlite.turnstile import close_inherited
 from penstock.stores.sqlite.wake import Bell, SqliteWake
+from penstock.stores.sqlite.wal_space import WalSpace
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -82,6 +83,7 @@ class SqliteStore:
         self._lane = Lane(self._database)
         self._leasing = Leasing(Liveness(path), clock.monotonic)
         self._checkpointer = Checkpointer(self._database, wal_bytes_max=settings.wal_bytes_max)
+        self._space = WalSpace(self._database, wal_bytes_max=settings.wal_bytes_max)
         self._bell = Bell(path)
         self._registering = threading.Lock()
         self._instance: Instance | None = None
@@ -116,6 +118,7 @@ class SqliteStore:
             self._database,
             self._names,
             self._leasing,
+            self._space,
             idempotency_seconds=self._settings.idempotency_seconds,
             ledger_keep=keep_for(self._settings.ledger_seconds),
             on_commit=self._committed,
@@ -202,7 +205,7 @@ class SqliteStore:
             shutil.rmtree(self._database.path.parent, ignore_errors=True)
 
     def _committed(self, pages: int) -> None:
-        self._checkpointer.pages = pages
+        self._checkpointer.pages = self._space.used = pages
         if self.on_growth is not None and self._checkpointer.is_due:
             self.on_growth()
 

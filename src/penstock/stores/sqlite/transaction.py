@@ -33,6 +33,7 @@ from penstock.stores.sqlite.sinks import SqliteSinkWriter
 from penstock.stores.sqlite.topic_rows import NameBook
 from penstock.stores.sqlite.topic_writer import SqliteTopicWriter, check_open
 from penstock.stores.sqlite.turnstile import Turnstile
+from penstock.stores.sqlite.wal_space import WalSpace
 
 # The comments keep these apart from a user's COMMIT in the statement cache, which is not
 # authorised a second time.
@@ -152,6 +153,7 @@ class SqliteWriter:
         database: Database,
         names: NameBook,
         leasing: Leasing,
+        space: WalSpace,
         *,
         idempotency_seconds: float,
         ledger_keep: Micros,
@@ -161,6 +163,7 @@ class SqliteWriter:
         self._database = database
         self._names = names
         self._leasing = leasing
+        self._space = space
         self._idempotency_seconds = idempotency_seconds
         self._ledger_keep = ledger_keep
         self._on_commit = on_commit
@@ -200,6 +203,8 @@ class SqliteWriter:
                     self._connection.execute(f"PRAGMA synchronous = {level}")
                     self._is_synced = is_synced
                 self._connection.execute(BEGIN)
+                if self._space.is_low and is_synced:
+                    self._space.reserve()
             except apsw.Error as error:
                 raise translate(error, self._database.path) from error
             transaction.begin()

@@ -1,0 +1,68 @@
+"""Space in the write-ahead log before it is needed.
+
+A commit that makes a file longer waits for the new length, too. One that writes over zeros waits
+for its bytes alone, which takes half the time under load and a fifth less after a pause. So the
+log is lengthened a little ahead, by whoever may write; SQLite takes zeros for the log's end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from penstock.stores.sqlite.connection import Database
+
+HEADER_BYTES = 32
+FRAME_BYTES = 24 + 4096
+AHEAD_FRAMES = 16
+STEP_BYTES_MIN = 256 * 1024
+STEP_BYTES_MAX = 1024 * 1024
+BYTES_MAX = HEADER_BYTES + 4096 * FRAME_BYTES
+"""From about here on the log begins anew, and is long enough."""
+ZEROS = bytes(STEP_BYTES_MAX)
+
+
+class WalSpace:
+    def __init__(self, database: Database, *, wal_bytes_max: int) -> None:
+        self._database = database
+        self._name = f"{database.path}-wal"
+        self._bytes_max = min(BYTES_MAX, wal_bytes_max // 2)
+        self.used = 0
+        """Frames in the log after this process's last commit."""
+        # Without a sync at each commit there is nothing to wait for.
+        self._enough_for = 0 if database.synchronous == "FULL" else sys.maxsize
+
+    @property
+    def is_low(self) -> bool:
+        return self.used >= self._enough_for
+
+    def reserve(self) -> None:
+        """By the one who holds the write lock."""
+        try:
+            file = os.open(self._name, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return  # Not made yet: there will be a next time.
+        try:
+            # If another database is here by now, this is not its writer.
+            self._database.check_present()
+            size = os.fstat(file).st_size
+            if _fitting(size) <= self.used:
+                size = self._lengthen(file, size)
+            is_over = size >= self._bytes_max or _fitting(size) <= self.used
+            self._enough_for = sys.maxsize if is_over else _fitting(size)
+        finally:
+            os.close(file)
+
+    def _lengthen(self, file: int, size: int) -> int:
+        step = min(max(STEP_BYTES_MIN, size), STEP_BYTES_MAX, max(0, self._bytes_max - size))
+        try:
+            return size + os.pwrite(file, memoryview(ZEROS)[:step], size)
+        except OSError:
+            # The disk is full, or nearly: what is left of it is for messages.
+            os.ftruncate(file, size)
+            return size
+
+
+def _fitting(size: int) -> int:
+    """So many frames may be in a log of this size for there to be space for the next ones."""
+    return (size - HEADER_BYTES) // FRAME_BYTES - AHEAD_FRAMES
