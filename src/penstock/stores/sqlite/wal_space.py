@@ -17,8 +17,6 @@ FRAME_BYTES = 24 + 4096
 AHEAD_FRAMES = 16
 STEP_BYTES_MIN = 256 * 1024
 STEP_BYTES_MAX = 1024 * 1024
-BYTES_MAX = HEADER_BYTES + 4096 * FRAME_BYTES
-"""From about here on the log begins anew, and is long enough."""
 ZEROS = bytes(STEP_BYTES_MAX)
 
 
@@ -26,7 +24,8 @@ class WalSpace:
     def __init__(self, database: Database, *, wal_bytes_max: int) -> None:
         self._database = database
         self._name = f"{database.path}-wal"
-        self._bytes_max = min(BYTES_MAX, wal_bytes_max // 2)
+        # There the log is begun anew.
+        self._bytes_max = wal_bytes_max // 2
         self.used = 0
         """Frames in the log after this process's last commit."""
         # Without a sync at each commit there is nothing to wait for.
