@@ -123,9 +123,12 @@ class Shift:
         while not self._told.wait(STATUS_SECONDS):
             if status is not None:
                 status.show()
-        self._say("stopping", "stopping: Ctrl-C again hands back what runs at once")
         ending = threading.Thread(target=crew.stop)
         ending.start()
+        while ending.is_alive() and not crew.is_stopping:
+            ending.join(0.001)
+        # Said when it is true: from here on nothing is begun.
+        self._say("stopping", "stopping: Ctrl-C again hands back what runs at once")
         while ending.is_alive():
             self._told.clear()
             if self._signals > 1:

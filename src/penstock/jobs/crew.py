@@ -204,6 +204,11 @@ class AsyncCrew:
         return True
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop, and claims nothing any more."""
+        return self._worker is None or self._worker.is_stopping
+
+    @property
     def is_failing(self) -> bool:
         worker = self._worker
         return worker is not None and worker.is_failing
@@ -257,6 +262,11 @@ class Crew:
     @property
     def stats(self) -> CrewStats:
         return CrewStats() if self._crew is None else self._crew.stats
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop, and claims nothing any more."""
+        return self._crew is None or self._crew.is_stopping
 
     def stop(self, timeout: float | None = None) -> None:
         """Finish what runs, within the limit; hand back the rest."""

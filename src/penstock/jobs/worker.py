@@ -86,7 +86,8 @@ class Worker:
         self._sleep: asyncio.Future[Turn | None] | None = None
         self._order: deque[tuple[asyncio.Future[Turn | None], Plan]] = deque()
         self._is_offered = False
-        self._is_stopping = False
+        self.is_stopping = False
+        """It claims nothing any more."""
         self._failures = 0
         self.on_outcome: OnOutcome | None = None
         """Gets each run that has ended and, unless it completed, its setback."""
@@ -117,7 +118,7 @@ class Worker:
 
     def stop(self) -> None:
         """Claim no more, hand back what has not begun to run, end when what runs has ended."""
-        self._is_stopping = True
+        self.is_stopping = True
         for slots in self._queues.values():
             self._returned += [run.claim for run in (*slots.claimed, *slots.begun)]
             slots.claimed.clear()
@@ -168,7 +169,7 @@ class Worker:
             try:
                 if self._has_work():
                     await self._take_turn()
-                elif self._is_stopping and not self.running:
+                elif self.is_stopping and not self.running:
                     return
                 else:
                     await self._rest()
@@ -178,7 +179,7 @@ class Worker:
     def _has_work(self) -> bool:
         if self._answers or self._setbacks or self._returned or self._progress:
             return True
-        if self._is_stopping:
+        if self.is_stopping:
             return False
         now = monotonic()
         for slots in self._queues.values():
@@ -232,7 +233,7 @@ class Worker:
     def _plan_to_claim(self) -> Plan:
         """For the slots that are free, and none ahead: nobody knows when it is carried out."""
         wanted: dict[str, int] = {}
-        if not self._is_stopping:
+        if not self.is_stopping:
             idle = {queue: slots.idle for queue, slots in self._queues.items()}
             wanted = {queue: min(CLAIM_MAX, count) for queue, count in idle.items() if count > 0}
         return Plan([], [], [], {}, [], wanted, {q: Room(n, n) for q, n in wanted.items()})
@@ -248,7 +249,7 @@ class Worker:
         # A transaction that is made anyway may as well look for more: where a limit held jobs back,
         # the one that has just ended makes room.
         may_claim = self._may_claim or bool(answers or setbacks)
-        if not self._is_stopping:
+        if not self.is_stopping:
             now = monotonic()
             for slots in self._queues.values():
                 slots.note(now)
@@ -266,7 +267,7 @@ class Worker:
         self._progress = {**plan.progress, **self._progress}
         for run in reversed(plan.starting):
             self._queues[run.claim.queue].claimed.appendleft(run)
-        if self._is_stopping:
+        if self.is_stopping:
             self.stop()
         if isinstance(error, HubClosed):
             raise error
@@ -361,7 +362,7 @@ class Worker:
             self._may_claim = any(got[queue] >= count for queue, count in wanted.items())
             if not self._may_claim:
                 self._runtime.roster.rang()  # It may be a rate: the keeper knows when to look.
-        if self._is_stopping:
+        if self.is_stopping:
             self.stop()
         else:
             for slots in self._queues.values():
