@@ -7,11 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from penstock.errors import JavaNotFound
 from penstock.spark.java import find_java, java_version
-from penstock.spark.sessions import configuration, driver_memory, prepare_environment
+from penstock.spark.sessions import (
+    configuration,
+    driver_memory,
+    prepare_environment,
+    worker_python,
+)
 from tests.docs.pages import ROOT
 
 
@@ -89,8 +95,39 @@ def test_the_environment_is_set_before_a_jvm_can_start(
     assert os.environ["PYSPARK_PYTHON"] == "before", "on a cluster the path is another"
 
     prepare_environment()
-    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert os.environ["JAVA_HOME"] == str(java_home)
+
+
+def test_workers_are_this_python_with_the_pyspark_that_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not with Spark's zipped copy of it, which each process compiles; the rest of a path stays."""
+    installed = Path(pyspark.__file__).parent
+    library = installed / "python" / "lib"
+    [py4j] = library.glob("py4j-*-src.zip")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    code = "import pyspark, sys; print(sys.executable, pyspark.__file__, *sys.path)"
+    started = subprocess.run(
+        [worker_python(), "-c", code],
+        env={
+            "SPARK_HOME": str(installed),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": f"{library / 'pyspark.zip'}:{py4j}:/of/the/user",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    executable, found, *path = started.stdout.split()
+    assert (executable, found) == (sys.executable, pyspark.__file__)
+    assert "/of/the/user" in path
+    assert str(py4j) not in path
+
+
+def test_a_spark_of_ones_own_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert worker_python() == sys.executable
 
 
 def test_a_local_session_stays_on_the_machine_and_is_quiet() -> None:

@@ -118,11 +118,12 @@ def _constant(value: int) -> Make:
 def _words(name: str, words: Mapping[int, str]) -> Make:
     """Small numbers by their names."""
     codes = {number: place for place, number in enumerate(words)}
-    names = pa.array(list(words.values()))
 
     def make(columns: Columns, as_json: bool, type: pa.DataType) -> pa.Array:
         places = pa.array([codes[number] for number in columns[name]], type=pa.int8())
-        return pa.DictionaryArray.from_arrays(places, names).cast(type)
+        # Not when this is loaded: the first array of a process loads pandas, and a process that
+        # only plans makes none.
+        return pa.DictionaryArray.from_arrays(places, pa.array(list(words.values()))).cast(type)
 
     return make
 

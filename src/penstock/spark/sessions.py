@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from penstock.spark.java import find_java
@@ -100,15 +101,24 @@ def configuration(
 def prepare_environment(*, is_local: bool = True) -> None:
     """What the JVM and its Python processes take from the environment, before they start."""
     os.environ["JAVA_HOME"] = str(find_java())
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        # Otherwise Spark runs the `python3` of the PATH, which need not have penstock at all.
+    # Otherwise Spark runs the `python3` of the PATH, which need not have penstock at all.
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = worker_python()
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    else:
         # On a cluster the path is another, and whoever set it knows.
-        if is_local:
-            os.environ[name] = sys.executable
-        else:
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
             os.environ.setdefault(name, sys.executable)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def worker_python() -> str:
+    """This Python, without the half second that Spark's zipped copy of pyspark costs each start."""
+    launcher = str(resources.files("penstock.spark").joinpath("worker-python"))
+    installed = os.path.dirname(pyspark.__file__)
+    is_installed = os.environ.get("SPARK_HOME", installed) == installed
+    return launcher if is_installed and os.access(launcher, os.X_OK) else sys.executable
 
 
 def driver_memory() -> str:
