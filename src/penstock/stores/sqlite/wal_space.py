@@ -17,7 +17,7 @@ FRAME_BYTES = 24 + 4096
 AHEAD_FRAMES = 16
 STEP_BYTES_MIN = 256 * 1024
 STEP_BYTES_MAX = 1024 * 1024
-ZEROS = bytes(STEP_BYTES_MAX)
+ZEROS = bytes(64 * 1024)
 
 
 class WalSpace:
@@ -54,8 +54,9 @@ class WalSpace:
 
     def _lengthen(self, file: int, size: int) -> int:
         step = min(max(STEP_BYTES_MIN, size), STEP_BYTES_MAX, max(0, self._bytes_max - size))
+        pieces = [ZEROS] * (step // len(ZEROS))
         try:
-            return size + os.pwrite(file, memoryview(ZEROS)[:step], size)
+            return size + os.pwritev(file, pieces, size)
         except OSError:
             # The disk is full, or nearly: what is left of it is for messages.
             os.ftruncate(file, size)
