@@ -63,8 +63,8 @@ SUBJECTS = (
                 "drain_per_s",
                 None,
                 f"One worker process with {CONCURRENCY} slots works off a filled queue of jobs of "
-                "250 bytes of JSON; the handler is a coroutine that does nothing. Every start and "
-                "every answer is fsynced (`durability` full).",
+                "250 bytes of JSON; the handler is a coroutine that does nothing. Every answer is "
+                "fsynced (`durability` full), and with it the starts that it makes room for.",
             ),
             Key(
                 "drain_os_per_s",
@@ -123,8 +123,9 @@ SUBJECTS = (
                 "idle_start_p50_ms",
                 Budget(at_most=2),
                 "From the call of `hub.jobs.enqueue` in one process to the first line of the "
-                "handler in another, with both the enqueueing and the start on disk; one job at a "
-                f"time, with pauses of {IDLE_PAUSE_MS[0]:.0f} to {IDLE_PAUSE_MS[1]:.0f} ms.",
+                "handler in another, with the enqueueing on disk and the start written: it is "
+                "synced with the answer, as no power loss that takes it leaves the worker. One job "
+                f"at a time, with pauses of {IDLE_PAUSE_MS[0]:.0f} to {IDLE_PAUSE_MS[1]:.0f} ms.",
             ),
         ),
     ),
