@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,3 +241,39 @@ def test_a_restored_hub_refuses_positions_from_before(path: Path, tmp_path: Path
             hub.topics.read("t", after=position)
         hub.topics.publish("t", "new")
         assert payloads(other.topics.read("t")) == [1, "new"]
+
+
+USED = """
+import sys, threading
+opened = []
+def heard(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(("hub.db", "hub.db-shm")):
+        opened.append(arguments[0])
+sys.addaudithook(heard)
+import penstock
+done = threading.Event()
+with penstock.connect(f"sqlite:///{sys.argv[1]}") as hub:
+    @hub.job(queue="q", name="finish")
+    def finish(payload):
+        done.set()
+    with hub.topics.subscribe("orders") as live, hub.lock("l"), hub.start_workers():
+        hub.topics.publish("orders", 1)
+        live.get(30)
+        hub.jobs.enqueue("q", "finish", None)
+        assert done.wait(30)
+        hub.ledger.mark_processed("scope", "key")
+        with hub.transaction() as tx:
+            tx.publish("orders", 2)
+        hub.health()
+        hub.diagnose()
+    hub.backup(sys.argv[1] + ".copy")
+assert not opened, opened
+"""
+
+
+def test_nothing_but_sqlite_opens_the_file(path: Path) -> None:
+    """Failure mode 11: whoever closes a descriptor of it drops the locks of the whole process."""
+    done = subprocess.run(
+        [sys.executable, "-c", USED, str(path)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
