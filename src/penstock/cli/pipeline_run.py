@@ -231,7 +231,7 @@ class Bars(Screen):
         name = order.pipeline.name
         self._rows[name] = 0
         self._tasks[name] = self._progress.add_task(
-            name, total=None, rows="starting", rate="", lag=""
+            name, total=None, rows="first batch", rate="", lag=""
         )
 
     def report(self, name: str, report: Report) -> None:
