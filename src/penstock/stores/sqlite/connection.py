@@ -10,12 +10,13 @@ import os
 import sys
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 
 from penstock.errors import (
     ForeignConnection,
@@ -356,6 +357,11 @@ def fetch_one(connection: apsw.Connection, sql: str, parameters: Any = ()) -> An
 def fetch_value(connection: apsw.Connection, sql: str, parameters: Any = ()) -> Any:
     """The first column of the first row, or None."""
     return connection.execute(sql, parameters).get
+
+
+def as_json(values: Iterable[Any]) -> str:
+    """A list for `json_each`, which takes bytes for something else."""
+    return msgspec.json.encode(list(values)).decode()
 
 
 class _Guard:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from penstock.mail import MailboxSubscription
 from penstock.model import Lease, Pattern, Position, Start
 from penstock.ports.feeds import Step
 from penstock.stores import queries
-from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one, fetch_value
+from penstock.stores.sqlite.connection import ReaderPool, as_json, fetch_all, fetch_one, fetch_value
 from penstock.stores.sqlite.leases import SqliteLeaseWriter
 from penstock.stores.sqlite.topic_rows import log_state
 
@@ -50,7 +49,7 @@ class SqliteFeedWriter:
             raise LeaseLost("Another process feeds the mailboxes now.")
         for step in steps:
             told = msgspec.json.encode(step.told) if step.told else None
-            values = (json.dumps(list(step.ids)), step.position, step.floor, told, now)
+            values = (as_json(step.ids), step.position, step.floor, told, now)
             self._connection.execute(SQL["advance"], values)
 
 

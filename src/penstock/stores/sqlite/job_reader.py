@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -26,7 +25,7 @@ from penstock.job import (
     Worker,
 )
 from penstock.model import Instance
-from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one, fetch_value
+from penstock.stores.sqlite.connection import ReaderPool, as_json, fetch_all, fetch_one, fetch_value
 from penstock.stores.sqlite.job_hands import RATE_STEPS, is_lost, lost_instances
 from penstock.stores.sqlite.job_rows import SQL, as_array, state_of
 from penstock.stores.sqlite.lane import Lane
@@ -129,7 +128,7 @@ class SqliteJobReader:
 
     def free_in(self, queues: Sequence[str]) -> Micros | None:
         now = self._leasing.now()
-        until = self._pool.fetch(SQL["rate_free_at"], (json.dumps(list(queues)), now))[0][0]
+        until = self._pool.fetch(SQL["rate_free_at"], (as_json(queues), now))[0][0]
         return None if until is None else until - now
 
     def next_at(self) -> Micros | None:
@@ -212,7 +211,7 @@ class SqliteJobReader:
 @lru_cache
 def _names(queues: tuple[str, ...]) -> str:
     """As a parameter. The same few are asked for after each commit."""
-    return json.dumps(queues)
+    return as_json(queues)
 
 
 def _conditions(connection: apsw.Connection, filter: JobFilter) -> tuple[list[str], list[Any]]:
@@ -237,7 +236,7 @@ def _conditions(connection: apsw.Connection, filter: JobFilter) -> tuple[list[st
         where.append(f"({' OR '.join(_TABLES[state][0] for state in filter.states)})")
         tables = [_TABLES[state][1] for state in filter.states]
         if None not in tables:
-            states = (json.dumps(filter.states), filter.queue)
+            states = (as_json(filter.states), filter.queue)
             if fetch_value(connection, SQL["count_in_states"], states) <= FEW:
                 where.append(f"j.id IN ({' UNION ALL '.join(map(str, tables))})")
     return where, values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from penstock.ports.lake import (
     Replay,
 )
 from penstock.stores import queries
-from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one, fetch_value
+from penstock.stores.sqlite.connection import ReaderPool, as_json, fetch_all, fetch_one, fetch_value
 from penstock.stores.sqlite.topic_rows import log_state
 
 SQL = queries.load("penstock.stores.sqlite", "lake.sql")
@@ -134,7 +133,7 @@ class SqliteLakeReader:
         since: Micros | None = None,
         until: Micros | None = None,
     ) -> LakeView:
-        wanted = None if folders is None else json.dumps(list(folders))
+        wanted = None if folders is None else as_json(folders)
         values = {"folders": wanted, "since": since, "until": until}
         with self._pool.read() as connection:
             log = log_state(connection)
@@ -167,9 +166,7 @@ class SqliteLakeReader:
 
     def is_known(self, paths: Sequence[str]) -> set[str]:
         with self._pool.read() as connection:
-            return {
-                path for (path,) in fetch_all(connection, SQL["known"], (json.dumps(list(paths)),))
-            }
+            return {path for (path,) in fetch_all(connection, SQL["known"], (as_json(paths),))}
 
     def replay(self, id: str) -> Replay | None:
         with self._pool.read() as connection:

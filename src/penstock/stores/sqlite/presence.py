@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 
 from penstock.model import Instance, Presence
 from penstock.stores import queries
-from penstock.stores.sqlite.connection import ReaderPool, fetch_all, fetch_one
+from penstock.stores.sqlite.connection import ReaderPool, as_json, fetch_all, fetch_one
 from penstock.stores.sqlite.leases import is_alive
 from penstock.stores.sqlite.liveness import Leasing
 
@@ -122,7 +121,7 @@ class SqlitePresenceReader:
 
     def _alive(self, connection: apsw.Connection) -> str:
         alive, _ = _owners(fetch_all(connection, SQL["owners"]), self._leasing)
-        return json.dumps(sorted(alive))
+        return as_json(sorted(alive))
 
 
 def _owners(rows: list[Any], leasing: Leasing) -> tuple[set[int], list[int]]:

@@ -7,7 +7,6 @@ between two of them, however long the whole takes.
 from __future__ import annotations
 
 import itertools
-import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from penstock.stores.sqlite import migrate
 from penstock.stores.sqlite.connection import (
     Database,
     ReaderPool,
+    as_json,
     fetch_all,
     fetch_one,
     fetch_value,
@@ -410,7 +410,7 @@ def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
         column = _expression(query, condition.column)
         if condition.operator == "in":
             texts.append(f"AND {column} IN (SELECT value FROM json_each(:{name}))")
-            values[name] = json.dumps(condition.value)
+            values[name] = as_json(condition.value)
         else:
             texts.append(f"AND {column} {condition.operator} :{name}")
             values[name] = condition.value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from penstock.model import (
 from penstock.ports.topics import NOTHING_TOLD
 from penstock.stores.sqlite.connection import (
     ReaderPool,
+    as_json,
     fetch_all,
     fetch_one,
     fetch_value,
@@ -236,7 +236,7 @@ class SqliteTopicReader:
             known.refresh(connection)
             lists = [known.matching(pattern) for pattern in patterns]
             if sum(map(len, lists)) <= FEW_TOPICS:
-                numbers = json.dumps([number for numbers in lists for number in numbers])
+                numbers = as_json([number for numbers in lists for number in numbers])
                 return fetch_all(connection, SQL["read_tail_some"], (after, limit, numbers))
         return fetch_all(connection, SQL["read_tail"], (after, limit))
 
@@ -257,7 +257,7 @@ class SqliteTopicReader:
         upper = min(log.last_id, first[0] + SCAN_MAX)
         if len(numbers) <= FEW_TOPICS:
             rows = connection.execute(
-                SQL["read_glob"], (after, upper, json.dumps(numbers), now, limit)
+                SQL["read_glob"], (after, upper, as_json(numbers), now, limit)
             )
             return upper, [to_message(row, log.epoch) for row in rows]
         wanted = {known.names[number] for number in numbers}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +29,7 @@ from penstock.model import (
     Topic,
 )
 from penstock.stores.sqlite.connection import (
+    as_json,
     fetch_one,
 )
 from penstock.stores.sqlite.lake import SQL as LAKE
@@ -103,7 +103,7 @@ class SqliteTopicWriter:
             [(number, count)] = touched.items()
             self._connection.execute(SQL["count_appended_to_one"], (self._at, number, *count))
         else:
-            counts = json.dumps([(number, *count) for number, count in touched.items()])
+            counts = as_json([(number, *count) for number, count in touched.items()])
             self._connection.execute(SQL["count_appended"], (counts, self._at))
 
     def committed(self) -> None:
