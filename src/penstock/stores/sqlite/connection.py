@@ -43,7 +43,7 @@ logger = logging.getLogger("penstock")
 SQLITE_VERSION_MIN = (3, 51, 3)
 READERS_MAX = 4
 CACHE_KIB = 1024
-WRITER_CACHE_KIB = 2048
+WRITER_CACHE_KIB = 1536
 
 # A VFS by name, for fault injection in tests.
 _vfs: str | None = None
