@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import defaultdict
@@ -58,7 +59,8 @@ class LeaseKeeper(Service):
         self._seconds = lease_seconds
         self._held: dict[Lease, Kept] = {}
         self._lock = threading.Lock()
-        self._next_look = 0.0
+        self._next_look = math.inf
+        """When all leases are renewed again; while that is under way, whoever comes asks for it."""
 
     def keep(
         self,
@@ -78,8 +80,9 @@ class LeaseKeeper(Service):
         )
         with self._lock:
             self._held[lease] = kept
+            is_next = time.monotonic() + kept.seconds / RENEWALS < self._next_look
         self.start()
-        if time.monotonic() + kept.seconds / RENEWALS < self._next_look:
+        if is_next:
             self.nudge()
         return kept
 
@@ -91,13 +94,15 @@ class LeaseKeeper(Service):
     def run_once(self) -> float:
         with self._lock:
             held = list(self._held.values())
+            self._next_look = math.inf
         groups: defaultdict[float, list[Kept]] = defaultdict(list)
         for kept in held:
             groups[kept.seconds].append(kept)
         for seconds, group in groups.items():
             self._renew(seconds, group)
         pause = min(groups, default=LOOK_SECONDS * RENEWALS) / RENEWALS
-        self._next_look = time.monotonic() + pause
+        with self._lock:
+            self._next_look = time.monotonic() + pause
         return pause
 
     def _renew(self, seconds: float, group: list[Kept]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidInput, LeaseLost, LockTimeout
+from penstock.model import Lease
 from tests.processes import Child
 from tests.waiting import wait_until
 
@@ -261,3 +263,25 @@ def test_a_leader_ends_with_its_hub(open_hub: OpenHub) -> None:
     with other.leader("reports") as heir:
         assert heir.wait(SOON)
         wait_until(lambda: not leader.is_leader and not leader.is_running, "the first has ended")
+
+
+def test_a_lease_that_comes_while_others_are_renewed_is_not_forgotten(open_hub: OpenHub) -> None:
+    """The keeper is waiting for the database, and would sleep for long afterwards."""
+    hub, other = open_hub(), open_hub()
+    runtime = hub._open()
+
+    def take(name: str, seconds: float) -> Lease:
+        lease = runtime.committer.run(
+            lambda tx: tx.leases.acquire(name, owner=runtime.name, seconds=seconds)
+        ).wait()
+        assert lease is not None
+        return lease
+
+    long, short = take("long", 60), take("short", 3)
+    with other.transaction() as tx:
+        tx.publish("t", 1)
+        runtime.keeper.keep(long, lambda: None, seconds=60)
+        wait_until(lambda: runtime.committer.waiting or not runtime.committer._is_asleep)
+        kept = runtime.keeper.keep(short, lambda: None, seconds=3)
+    time.sleep(4)
+    assert kept.is_held
