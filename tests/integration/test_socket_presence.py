@@ -229,6 +229,8 @@ async def test_a_watcher_that_was_slow_is_told_everybody_again(
     watcher, view = await watching(join, board)
     await view.shows("ann")
     other, other_view = await watching(join, board)
+    # Else its first list might have what the others are told of later.
+    await other_view.shows("ann")
     watcher.backs_up()
     sent = len(watcher.socket.frames)
     ann.goes()
