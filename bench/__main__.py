@@ -1,19 +1,23 @@
 """`python -m bench`: measures everything, prints it, and writes RESULTS.md.
 
-With `--quick` or `--json`, nothing is written: those are for looking, not for the record.
+With `--quick` or `--json`, nothing is written: those are for looking, not for the record. With
+`--from`, RESULTS.md is written from what the sections have printed with `--json`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bench import fanout, jobs, ledger, load, mailboxes, queues, report, spark, topics
 from bench.arena import Arena
+from bench.figures import Figure
 from bench.workload import SIZES
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -31,7 +35,20 @@ SECTIONS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     topics.add_arguments(parser)
+    parser.add_argument(
+        "--from",
+        nargs="+",
+        type=Path,
+        default=[],
+        dest="measured",
+        metavar="FILE",
+        help="measure nothing: put together what sections have printed with --json",
+    )
     options = parser.parse_args(arguments)
+    if options.measured:
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in options.measured]
+        write(*report.read(found))
+        return 0
     size = "quick" if options.quick else options.size
     arena = Arena(options.dir, needs_disk=size != "tiny")
     keys = [key for _, _, keys in SECTIONS for key in keys]
@@ -58,9 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         report.print_table(Console(), keys, figures)
         if size == "full":
-            now = datetime.now(UTC)
-            RESULTS.write_text(report.as_markdown(SECTIONS, figures, about, now), encoding="utf-8")
+            write(figures, about)
     return 1 if options.check and report.missed(keys, figures) else 0
+
+
+def write(figures: Mapping[str, Figure], about: Mapping[str, Any]) -> None:
+    sections = [section for section in SECTIONS if any(key.name in figures for key in section[2])]
+    text = report.as_markdown(sections, figures, about, datetime.now(UTC))
+    RESULTS.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from rich.text import Text
 from bench.figures import Figure, Key, show
 
 INTRODUCTION = (
-    "Measured on {:%Y-%m-%d} with `python -m bench`. Every measurement ran in fresh processes on a "
+    "Measured on {:%Y-%m-%d} with `python -m bench`, or section by section with the commands below "
+    "and put together by `python -m bench --from`. Every measurement ran in fresh processes on a "
     "fresh database, with shipped settings, after a warm-up; a figure is the median of its runs, "
     "and what is compared ran in turns."
 )
@@ -70,6 +71,19 @@ def as_json(keys: Iterable[Key], figures: Mapping[str, Figure], context: Mapping
             "note": figure.note,
         }
     return json.dumps({**found, **context, "details": details}, ensure_ascii=False, indent=2)
+
+
+def read(objects: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Figure], dict[str, Any]]:
+    """The figures of such objects, and what was said of the machine; the last one counts."""
+    figures: dict[str, Figure] = {}
+    machine: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    for found in objects:
+        for name, about in found["details"].items():
+            figures[name] = Figure(name, found[name], about["min"], about["max"], about["note"])
+        machine = found["machine"]
+        versions |= found["versions"]
+    return figures, {"machine": machine, "versions": versions}
 
 
 def as_markdown(

@@ -153,3 +153,11 @@ def test_the_record_names_neither_the_host_nor_a_path(arena: Arena) -> None:
     assert "- `slow_ms`: By waiting." in written
     assert socket.gethostname() not in written
     assert str(arena.root) not in written
+
+
+def test_what_sections_printed_is_put_together_again(arena: Arena) -> None:
+    about = topics.context(arena, "tiny", SIZES["tiny"])
+    printed = [json.loads(report.as_json([key], FIGURES, about)) for key in KEYS]
+    figures, again = report.read(printed)
+    assert report.as_json(KEYS, figures, {}) == report.as_json(KEYS, FIGURES, {})
+    assert again["machine"] == about["machine"]
