@@ -559,3 +559,17 @@ def test_a_closed_hub_says_so(open_hub: OpenHub, use: Callable[[penstock.Hub], o
     with pytest.raises(HubClosed) as caught:
         use(hub)
     assert caught.value.hint
+
+
+def test_numbers_of_processes_of_a_file_that_is_gone_are_passed_over(path: Path) -> None:
+    """They live on, and hold what they were known by; the new file counts from the beginning."""
+    with hub_on(path) as old:
+        old._open().start_reading()
+        number = old._open().store.register("old").id
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        with hub_on(path) as new, new.lock("l"):
+            new.topics.publish("orders", 1)
+            assert new._open().store.register("new").id != number
+            with hub_on(path) as third:
+                assert not third.lock("l").acquire(timeout=0.05)

@@ -154,7 +154,7 @@ class Conductor:
         """Until enough was published, or the time is over."""
         ends_at = time.monotonic() + self._seconds if self._seconds else math.inf
         kill_at = math.inf
-        while True:
+        while not self._actors["publisher"].is_expected_to_end:
             try:
                 actor, event = self._next(min(ends_at, kill_at))
             except queue.Empty:
@@ -165,9 +165,6 @@ class Conductor:
                 continue
             if event is None:
                 continue
-            if event.what == "ended":
-                actor.is_expected_to_end = True
-                return
             self._take(actor, event)
             published = len(self._tally.published)
             if published >= self._kill_after and not self._has_died:
@@ -194,7 +191,9 @@ class Conductor:
 
     def _take(self, actor: Actor, event: Event) -> None:
         self._tally.add(actor.role, event)
-        if event.what == "published":
+        if event.what == "ended":
+            actor.is_expected_to_end = True
+        elif event.what == "published":
             if self._is_away:
                 self._tally.backlog.add(event.id)
             self._stage.show(actor.role, event)

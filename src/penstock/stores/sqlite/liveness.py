@@ -28,12 +28,17 @@ class Liveness:
         self._left: list[int] = []
         self._mine: set[int] = set()
 
-    def declare(self, instance: int) -> None:
-        """Be alive under this number until the process ends."""
+    def declare(self, instance: int) -> bool:
+        """Be alive under this number until the process ends. False if somebody else is, who has
+        it of a database that was here before."""
         if _IS_SUPPORTED:
             self._follow()
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, instance))
+            try:
+                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, instance))
+            except BlockingIOError:
+                return False
         self._mine.add(instance)
+        return True
 
     def is_alive(self, instance: int) -> bool:
         """False only when the process has certainly ended."""

@@ -154,7 +154,8 @@ class SqliteStore:
                 try:
                     with writer.transaction() as transaction:
                         number = transaction.instances.number()
-                        self._leasing.liveness.declare(number)
+                        while not self._leasing.liveness.declare(number):
+                            number = transaction.instances.number()
                 finally:
                     writer.close()
                 self._leasing.instance = number
