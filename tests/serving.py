@@ -57,7 +57,9 @@ class HttpServer(Child):
 
 
 @contextmanager
-def guarded_server(folder: Path, keys: Mapping[str, Key], secret: str) -> Iterator[HttpServer]:
+def guarded_server(
+    folder: Path, keys: Mapping[str, Key], secret: str, **settings: Any
+) -> Iterator[HttpServer]:
     """One that asks for these API keys, or for tokens signed with this secret."""
     tokens_file.write(folder / "tokens.toml", TokensFile(dict(keys)))
     (folder / "jwt.key").write_text(secret)
@@ -66,6 +68,7 @@ def guarded_server(folder: Path, keys: Mapping[str, Key], secret: str) -> Iterat
         folder / "hub.db",
         tokens_file=str(folder / "tokens.toml"),
         jwt_key_file=str(folder / "jwt.key"),
+        **settings,
     ) as server:
         yield server
 

@@ -58,12 +58,17 @@ class Nursery:
             parent = self._started()
             parent.settimeout(seconds)
             files = [standard_input.fileno(), out.fileno(), err.fileno()]
-            socket.send_fds(parent, [len(wish).to_bytes(LENGTH_BYTES)], files)
-            parent.sendall(wish)
-            code = int.from_bytes(parent.recv(LENGTH_BYTES), signed=True)
+            try:
+                socket.send_fds(parent, [len(wish).to_bytes(LENGTH_BYTES)], files)
+                parent.sendall(wish)
+                answer = parent.recv(LENGTH_BYTES)
+            except OSError:
+                self._end()  # Its late answer must not be taken for that of the next command.
+                raise
+            assert answer, "the nursery has died"
             out.seek(0)
             err.seek(0)
-            return code, out.read(), err.read()
+            return int.from_bytes(answer, signed=True), out.read(), err.read()
 
     def _started(self) -> socket.socket:
         if self._socket is None:
@@ -74,6 +79,14 @@ class Nursery:
                     pass_fds=[theirs.fileno()],
                 )
         return self._socket
+
+    def _end(self) -> None:
+        assert self._socket is not None
+        assert self._process is not None
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+        self._socket = self._process = None
 
 
 def _serve(descriptor: int) -> bool:

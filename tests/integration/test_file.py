@@ -268,6 +268,8 @@ with penstock.connect(f"sqlite:///{sys.argv[1]}") as hub:
         hub.diagnose()
     hub.backup(sys.argv[1] + ".copy")
 assert not opened, opened
+open(sys.argv[1], "rb").close()
+assert opened, "it would have been heard"
 """
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -269,10 +268,12 @@ def test_a_lease_that_comes_while_others_are_renewed_is_not_forgotten(open_hub: 
     """The keeper is waiting for the database, and would sleep for long afterwards."""
     hub, other = open_hub(), open_hub()
     runtime = hub._open()
+    runtime.start_reading()
 
     def take(name: str, seconds: float) -> Lease:
+        key = hub.lock(name)._key()
         lease = runtime.committer.run(
-            lambda tx: tx.leases.acquire(name, owner=runtime.name, seconds=seconds)
+            lambda tx: tx.leases.acquire(key, owner=runtime.name, seconds=seconds)
         ).wait()
         assert lease is not None
         return lease
@@ -283,5 +284,5 @@ def test_a_lease_that_comes_while_others_are_renewed_is_not_forgotten(open_hub: 
         runtime.keeper.keep(long, lambda: None, seconds=60)
         wait_until(lambda: runtime.committer.waiting or not runtime.committer._is_asleep)
         kept = runtime.keeper.keep(short, lambda: None, seconds=3)
-    time.sleep(4)
+    assert not other.lock("short").acquire(timeout=4)
     assert kept.is_held

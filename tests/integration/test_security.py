@@ -19,7 +19,7 @@ import pytest
 from penstock.server import tokens_file
 from penstock.server.tokens_file import Key, TokensFile, hash_key, new_key
 from tests.processes import DEADLINE_SECONDS
-from tests.serving import HttpServer, bearer
+from tests.serving import HttpServer, bearer, guarded_server
 from tests.waiting import wait_until
 
 SHOP, SCREEN, BOSS, MONITOR = (new_key() for _ in range(4))
@@ -41,15 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def guarded(folder: Path) -> Iterator[HttpServer]:
     """A server with tokens of both kinds, and one page that may use it."""
-    tokens_file.write(folder / "tokens.toml", TokensFile(KEYS))
-    (folder / "jwt.key").write_text(SECRET)
-    (folder / "jwt.key").chmod(0o600)
-    with HttpServer(
-        folder / "hub.db",
-        tokens_file=str(folder / "tokens.toml"),
-        jwt_key_file=str(folder / "jwt.key"),
-        origins=[PAGE],
-    ) as server:
+    with guarded_server(folder, KEYS, SECRET, origins=[PAGE]) as server:
         done = server.http.post(
             "/v1/topics/orders/messages", json={"payload": 1}, headers=bearer(BOSS)
         )

@@ -15,7 +15,7 @@ def main() -> None:
         from penstock.cli.app import build, module_for
 
         app = build(module_for(sys.argv[1:]))
-        gc.freeze()  # What was loaded stays: nothing to look through, again when it ends.
+        gc.freeze()  # What was loaded stays, and is not looked through, not even at the end.
         app(prog_name="penstock")
     except KeyboardInterrupt:
         # Before a command has begun, which ends quietly by itself.

@@ -37,7 +37,8 @@ VACUUM_PAGES = 512
 class Checkpointer:
     def __init__(self, database: Database, *, wal_bytes_max: int) -> None:
         self._database = database
-        self._restart_pages = wal_bytes_max // PAGE_BYTES // 2
+        self.restart_pages = wal_bytes_max // PAGE_BYTES // 2
+        """With so many in it, the log is begun anew."""
         self._wal_bytes_max = wal_bytes_max
         self._connection: apsw.Connection | None = None
         self._generation = 0
@@ -49,7 +50,7 @@ class Checkpointer:
 
     @property
     def is_due(self) -> bool:
-        return self.pages >= min(PASSIVE_PAGES, self._restart_pages)
+        return self.pages >= min(PASSIVE_PAGES, self.restart_pages)
 
     def run(self, *, force: bool = False) -> None:
         with self._lock, gate, translated(self._database.path):
@@ -58,7 +59,7 @@ class Checkpointer:
             is_large = self._wal_bytes() > self._wal_bytes_max
             if force or is_large or self.is_due:
                 pages = self._passive(connection)
-                if force or is_large or pages > self._restart_pages:
+                if force or is_large or pages > self.restart_pages:
                     pages = self._restart(connection, pages)
                 self.pages = pages
             self._vacuum(connection)

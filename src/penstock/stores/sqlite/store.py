@@ -83,7 +83,7 @@ class SqliteStore:
         self._lane = Lane(self._database)
         self._leasing = Leasing(Liveness(path), clock.monotonic)
         self._checkpointer = Checkpointer(self._database, wal_bytes_max=settings.wal_bytes_max)
-        self._space = WalSpace(self._database, wal_bytes_max=settings.wal_bytes_max)
+        self._space = WalSpace(self._database, self._checkpointer)
         self._bell = Bell(path)
         self._registering = threading.Lock()
         self._instance: Instance | None = None
@@ -206,7 +206,7 @@ class SqliteStore:
             shutil.rmtree(self._database.path.parent, ignore_errors=True)
 
     def _committed(self, pages: int) -> None:
-        self._checkpointer.pages = self._space.used = pages
+        self._checkpointer.pages = pages
         if self.on_growth is not None and self._checkpointer.is_due:
             self.on_growth()
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import sys
 
+from penstock.stores.sqlite.checkpoint import PAGE_BYTES, Checkpointer
 from penstock.stores.sqlite.connection import Database
 
 HEADER_BYTES = 32
-FRAME_BYTES = 24 + 4096
+FRAME_BYTES = 24 + PAGE_BYTES
 AHEAD_FRAMES = 16
 STEP_BYTES_MIN = 256 * 1024
 STEP_BYTES_MAX = 1024 * 1024
@@ -21,19 +22,17 @@ ZEROS = bytes(64 * 1024)
 
 
 class WalSpace:
-    def __init__(self, database: Database, *, wal_bytes_max: int) -> None:
+    def __init__(self, database: Database, checkpointer: Checkpointer) -> None:
         self._database = database
+        self._checkpointer = checkpointer
         self._name = f"{database.path}-wal"
-        # There the log is begun anew.
-        self._bytes_max = wal_bytes_max // 2
-        self.used = 0
-        """Frames in the log after this process's last commit."""
+        self._bytes_max = HEADER_BYTES + checkpointer.restart_pages * FRAME_BYTES
         # Without a sync at each commit there is nothing to wait for.
         self._enough_for = 0 if database.synchronous == "FULL" else sys.maxsize
 
     @property
     def is_low(self) -> bool:
-        return self.used >= self._enough_for
+        return self._checkpointer.pages >= self._enough_for
 
     def reserve(self) -> None:
         """By the one who holds the write lock."""
@@ -44,10 +43,10 @@ class WalSpace:
         try:
             # If another database is here by now, this is not its writer.
             self._database.check_present()
-            size = os.fstat(file).st_size
-            if _fitting(size) <= self.used:
+            size, used = os.fstat(file).st_size, self._checkpointer.pages
+            if _fitting(size) <= used:
                 size = self._lengthen(file, size)
-            is_over = size >= self._bytes_max or _fitting(size) <= self.used
+            is_over = size >= self._bytes_max or _fitting(size) <= used
             self._enough_for = sys.maxsize if is_over else _fitting(size)
         finally:
             os.close(file)
