@@ -336,6 +336,36 @@ def test_the_stdlibs_sqlite_is_kept_away_from_an_open_hub(used: penstock.Hub, pa
     assert_unchanged(used)
 
 
+IMPORTED_LATER = """
+    import sys
+
+    sys.path[:] = sys.argv[2:]
+    import penstock
+    from penstock.stores.sqlite.guard import guard
+
+    with penstock.connect(f"sqlite:///{sys.argv[1]}") as hub:
+        hub.topics.publish("t", 1)
+        assert "_sqlite3" not in sys.modules
+        assert not guard._is_listening, "all that Python does would be slower"
+        import sqlite3
+
+        try:
+            sqlite3.connect(sys.argv[1])
+        except penstock.PenstockError as error:
+            print(error.code)
+"""
+
+
+def test_the_stdlibs_sqlite_is_kept_away_also_if_it_is_imported_later(path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(IMPORTED_LATER), path, *sys.path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.split() == ["foreign_connection"], found.stderr
+
+
 def test_the_stdlibs_sqlite_may_open_other_files(used: penstock.Hub, tmp_path: Path) -> None:
     for name in (":memory:", str(tmp_path / "other.db")):
         sqlite3.connect(name).close()

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
-import urllib.parse
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +17,6 @@ import apsw
 import msgspec
 
 from penstock.errors import (
-    ForeignConnection,
     NotADatabase,
     OutcomeUnknown,
     PenstockError,
@@ -36,6 +33,7 @@ from penstock.errors import (
     UnsafeSQLite,
 )
 from penstock.stores.sqlite.forks import add_holder, gate, is_tainted
+from penstock.stores.sqlite.guard import guard
 
 logger = logging.getLogger("penstock")
 
@@ -362,77 +360,6 @@ def fetch_value(connection: apsw.Connection, sql: str, parameters: Any = ()) -> 
 def as_json(values: Iterable[Any]) -> str:
     """A list for `json_each`, which takes bytes for something else."""
     return msgspec.json.encode(list(values)).decode()
-
-
-class _Guard:
-    """Keeps the stdlib's SQLite away from files that are open here.
-
-    Two SQLite libraries in one process do not know of each other's POSIX locks; when one closes
-    the file, the other's locks are gone, and committed rows with them.
-    """
-
-    def __init__(self) -> None:
-        self._open: dict[str, int] = {}
-        self._lock = threading.Lock()
-        self._hooked = False
-
-    def add(self, path: Path) -> None:
-        """From now on the file is ours. Raises if another library has it open here already."""
-        with self._lock:
-            self._check_open(path)
-            if not self._hooked:
-                sys.addaudithook(self._audit)
-                self._hooked = True
-            name = os.path.realpath(path)
-            self._open[name] = self._open.get(name, 0) + 1
-
-    def remove(self, path: Path) -> None:
-        with self._lock:
-            name = os.path.realpath(path)
-            count = self._open.pop(name, 0)
-            if count > 1:
-                self._open[name] = count - 1
-
-    def renew(self) -> None:
-        """In a forked child, where nothing is open any more."""
-        self._lock = threading.Lock()
-        self._open.clear()
-
-    def _check_open(self, path: Path) -> None:
-        name = os.path.realpath(path)
-        if name in self._open or "_sqlite3" not in sys.modules:
-            return
-        try:
-            descriptors = os.listdir("/proc/self/fd")
-        except OSError:
-            return
-        for descriptor in descriptors:
-            try:
-                target = os.readlink(f"/proc/self/fd/{descriptor}")
-            except OSError:
-                continue
-            if target == name:
-                raise ForeignConnection(f"{path} is open in this process through another library.")
-
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "sqlite3.connect" or not self._open or not arguments:
-            return
-        name = arguments[0]
-        if isinstance(name, bytes):
-            name = os.fsdecode(name)
-        if not isinstance(name, (str, os.PathLike)):
-            return
-        text = os.fspath(name)
-        if isinstance(text, str) and text.startswith("file:"):
-            text = urllib.parse.unquote(urllib.parse.urlsplit(text).path)
-        if text and os.path.realpath(text) in self._open:
-            raise ForeignConnection(f"sqlite3.connect({str(name)!r}) would lose data.")
-
-
-guard = _Guard()
-if hasattr(os, "register_at_fork"):
-    # Also if the hub was only just being opened, by another thread.
-    os.register_at_fork(after_in_child=guard.renew)
 
 
 def sync_folder(folder: Path) -> None:

@@ -25,12 +25,12 @@ from penstock.stores.sqlite.connection import (
     ReaderPool,
     fetch_all,
     fetch_value,
-    guard,
     translated,
 )
 from penstock.stores.sqlite.consumers import SqliteConsumerReader
 from penstock.stores.sqlite.feeds import SqliteFeedReader
 from penstock.stores.sqlite.forks import gate
+from penstock.stores.sqlite.guard import guard
 from penstock.stores.sqlite.job_reader import SqliteJobReader
 from penstock.stores.sqlite.lake import SqliteLakeReader
 from penstock.stores.sqlite.lane import Lane
