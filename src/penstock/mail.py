@@ -67,7 +67,7 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True):
         return codec.decode(self.body, self.encoding, to)
 
 
-class NewMail(msgspec.Struct, frozen=True):
+class NewMail(msgspec.Struct, frozen=True, gc=False):
     """A message on its way into a box."""
 
     id: str
@@ -76,6 +76,8 @@ class NewMail(msgspec.Struct, frozen=True):
     attributes: bytes = b""
     leaves_marker: bool = True
     """Whether a full box notes that it was refused. Not where it is brought again later."""
+    is_original: bool = False
+    """Its id was made for it: no box can have it yet."""
 
 
 class Attributes(msgspec.Struct, frozen=True, omit_defaults=True, array_like=False):
@@ -97,7 +99,7 @@ class Attributes(msgspec.Struct, frozen=True, omit_defaults=True, array_like=Fal
         return Position(self.epoch, self.offset)
 
 
-class Posted(msgspec.Struct, frozen=True):
+class Posted(msgspec.Struct, frozen=True, gc=False):
     """A message that is on disk."""
 
     id: str

@@ -24,6 +24,7 @@ from penstock.mailboxes.record import (
     Record,
     Type,
     decode_record,
+    encode_message,
     encode_range,
     encode_record,
     scan,
@@ -267,40 +268,30 @@ class Box:
     def can_write(self) -> bool:
         return not (self.pending and self.pending[-1].type == Type.QUOTA)
 
-    def put_one(self, shelf: Shelf, mail: NewMail, now: Micros) -> tuple[Posted, Write] | None:
+    def put_one(self, shelf: Shelf, mail: NewMail, now: Micros) -> bytes | None:
         """The usual case: one message for a box that has space in its file. None: not this one.
 
-        Whoever calls has said that it is `changing` something.
+        Returns what was written. Whoever calls has said that it is `changing` something.
         """
         pending, limits, id = self.pending, shelf.limits, mail.id
-        waiting = len(pending)
+        offset, seq, number = self.write_byte, self.next_seq, self.write_file
         if (
             self.looked_at != shelf.seen
-            or not self.write_byte
+            or not offset
             or self.halted
-            or waiting >= limits.messages_max
+            or len(pending) >= limits.messages_max
             or self.write_msg >= limits.file_messages_max
-            or (waiting and pending[-1].type is QUOTA)
-            or self._known(id, NONE)
+            or (pending and pending[-1].type is QUOTA)
+            or (not mail.is_original and self._known(id, NONE))
         ):
             return None
-        offset, seq, number = self.write_byte, self.next_seq, self.write_file
-        data = encode_record(
-            MESSAGE,
-            seq,
-            now,
-            self.salt,
-            offset,
-            id.encode(),
-            mail.attributes,
-            mail.body,
-            mail.encoding,
+        data = encode_message(
+            seq, now, self.salt, offset, id.encode(), mail.attributes, mail.body, mail.encoding
         )
-        write = Write(self.digest, number, self.salt, offset, data)
         try:
             shelf.disk.write(shelf.files.get(self.write_path or self._write_path()), data, offset)
         except OSError:
-            undo(self, shelf, [write])
+            undo(self, shelf, [Write(self.digest, number, self.salt, offset, data)])
             raise
         size = len(data)
         self.write_byte = offset + size
@@ -309,7 +300,7 @@ class Box:
         pending.append(Entry(seq, number, offset, size, id, now, MESSAGE, seq))
         if self.ids is not None:
             self.ids[id] = seq
-        return Posted(id, seq, not waiting), write
+        return data
 
     def put(
         self, shelf: Shelf, mails: list[NewMail], now: Micros
@@ -334,7 +325,7 @@ class Box:
         seq = first
         try:
             for mail in mails:
-                known = self._known(mail.id, entries)
+                known = 0 if mail.is_original else self._known(mail.id, entries)
                 if known:
                     answers.append(Posted(mail.id, known, False, False))
                     again += self._written_by_others(shelf, known)

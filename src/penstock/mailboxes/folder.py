@@ -119,7 +119,6 @@ class Folder:
         self.mutex = threading.RLock()
         self._boxes: dict[str, Box] = {}
         self._failure: BaseException | None = None
-        self._pid = os.getpid()
         self._journal = Journal(self.disk, root, settings.mailbox_log_bytes)
         self._discards: list[str | Wipe] = []
         self._dirty: dict[bytes, tuple[Box, Whole]] = {}
@@ -298,8 +297,6 @@ class Folder:
             raise MailboxesFailed from self._failure
         if self._is_closed:
             raise HubClosed
-        if self._pid != os.getpid():
-            raise MailboxesFailed("This hub's mailboxes belong to the process it was forked from.")
 
     def _evict(self) -> None:
         # What is hidden must not be seen through another object.
@@ -319,16 +316,17 @@ class Folder:
             try:
                 self._look()
                 self.changing()
-                done = box.put_one(self, mail, self._clock.now())
+                data = box.put_one(self, mail, self._clock.now())
             except OSError as error:
                 raise translated(error) from error
             finally:
                 self._locks.release(box.number)
-            if done is None:
+            if data is None:
                 return None
             self.tally.puts += 1
+            posted = Posted(mail.id, box.next_seq - 1, len(box.pending) == 1)
         self.arrivals.tell((box.number,))
-        return done[0]
+        return posted
 
     def put(
         self,
@@ -380,23 +378,29 @@ class Folder:
     ) -> list[Posted | PenstockError]:
         """Into one box, whose lock is held."""
         box = self.box(id)
+        segment = group.segment
         try:
-            single = box.put_one(self, mails[0], now) if len(mails) == 1 else None
-            if single is None:
-                answers, writes, first = box.put(self, mails, now)
-            else:
-                answers, writes, first = [single[0]], [single[1]], single[0].seq
+            if len(mails) == 1 and (data := box.put_one(self, mails[0], now)) is not None:
+                group.boxes.append(box)
+                end, seq = box.write_byte, box.next_seq - 1
+                if segment is not None:
+                    if not box.hidden_from:
+                        box.hidden_from = seq
+                    self._journal.add(self, box, box.write_file, box.salt, end - len(data), data)
+                    self._dirty[box.digest] = (box, (box.write_file, end, seq + 1))
+                return [Posted(mails[0].id, seq, len(box.pending) == 1)]
+            answers, writes, first = box.put(self, mails, now)
         except OSError as error:
             return [translated(error) for _ in mails]
         except PenstockError as error:
             return [error for _ in mails]
         if writes:
             group.boxes.append(box)
-            if group.segment is not None:
+            if segment is not None:
                 if not box.hidden_from and box.next_seq > first:
                     box.hidden_from = first
                 for write in writes:
-                    self._journal.add(self, box, write)
+                    self._journal.add(self, box, write.file, write.salt, write.offset, write.data)
                 self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
         return answers
 
@@ -615,7 +619,7 @@ class Folder:
         if self._is_closed:
             return
         try:
-            if self._failure is None and self._pid == os.getpid():
+            if self._failure is None:
                 self._is_closing = True
                 self.checkpoint()
                 # Once more for the lines that say up to where they are whole.

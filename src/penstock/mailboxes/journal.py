@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from penstock.mailboxes.box import Box, Shelf, Write, make_parents
+from penstock.mailboxes.box import Box, Shelf, make_parents
 from penstock.mailboxes.commit_log import STATE, WRITTEN, Segment
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.locking import Locks
@@ -67,26 +67,26 @@ class Journal:
         for folder in (self._folder, root, os.path.dirname(root)):
             self._disk.sync_folder(folder)
 
-    def add(self, shelf: Shelf, box: Box, write: Write) -> None:
-        """To be written with the next `write`."""
+    def add(self, shelf: Shelf, box: Box, file: int, salt: int, offset: int, data: bytes) -> None:
+        """Bytes of a message file, to be in the log with the next `write`."""
         segment = self.segment
         assert segment is not None, "it was opened before anything was put"
-        if box.whole[0] < write.file or not box.whole[1]:
-            self._add_header(shelf, box, write, segment)
-        segment.add(WRITTEN, write.digest, write.file, write.salt, write.offset, write.data)
+        whole = box.whole
+        if whole[0] < file or not whole[1]:
+            key = (box.digest, file)
+            if key not in self._headed:
+                self._headed.add(key)
+                if offset:
+                    self._add_header(shelf, box, file, salt, segment)
+        segment.add(WRITTEN, box.digest, file, salt, offset, data)
 
-    def _add_header(self, shelf: Shelf, box: Box, write: Write, segment: Segment) -> None:
+    def _add_header(self, shelf: Shelf, box: Box, file: int, salt: int, segment: Segment) -> None:
         """A file of which nothing is synced can be made anew from this log alone."""
-        key = (write.digest, write.file)
-        if key in self._headed:
-            return
-        self._headed.add(key)
-        if write.offset:
-            try:
-                header = box.header_of(shelf, write.file)
-            except FileNotFoundError:
-                return  # Another process has read it through and removed it.
-            segment.add(WRITTEN, write.digest, write.file, write.salt, 0, header)
+        try:
+            header = box.header_of(shelf, file)
+        except FileNotFoundError:
+            return  # Another process has read it through and removed it.
+        segment.add(WRITTEN, box.digest, file, salt, 0, header)
 
     def write(self, segment: Segment) -> None:
         """What was added, and the notes. Raises `OSError`, and then nothing is in the log."""

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from penstock.errors import StoreBusy
 from penstock.mailboxes.disk import Disk
@@ -28,22 +29,18 @@ class Locks:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.file = disk.open(path, os.O_RDWR | os.O_CREAT)
-
-    def try_take(self, number: int) -> bool:
-        return self._disk.try_lock(self.file, number)
+        self.try_take = partial(disk.try_lock, self.file)
+        self.release = partial(disk.unlock, self.file)
 
     def take(self, number: int, ends_at: float) -> bool:
         """Wait until then at most. Whoever holds a mutex makes others wait for it meanwhile."""
         pause = PAUSE_SECONDS
-        while not self._disk.try_lock(self.file, number):
+        while not self.try_take(number):
             if time.monotonic() > ends_at:
                 return False
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
         return True
-
-    def release(self, number: int) -> None:
-        self._disk.unlock(self.file, number)
 
     def try_take_all(self) -> bool:
         return self._disk.try_lock_all(self.file)

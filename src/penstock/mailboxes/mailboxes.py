@@ -364,7 +364,7 @@ def mail_of(
     body, encoding = codec.encode(
         payload, format, settings.payload_bytes_max, settings.compress_above_bytes
     )
-    return NewMail(new_mail_id(), body, encoding)
+    return NewMail(new_mail_id(), body, encoding, is_original=True)
 
 
 def make_mail(settings: Settings, item: Any) -> NewMail:
