@@ -46,8 +46,8 @@ def bulk(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figure]:
         yield Figure.of(
             key,
             [mine / raw for mine, raw in zip(rates["mine"], rates[table], strict=True)],
-            f"{show(statistics.median(rates['mine']))}/s, encoding included, against "
-            f"{show(statistics.median(rates[table]))}/s of rows encoded beforehand",
+            f"{show(statistics.median(rates['mine']))}/s against "
+            f"{show(statistics.median(rates[table]))}/s, both with encoding",
         )
 
 

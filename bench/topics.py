@@ -67,8 +67,9 @@ SUBJECTS = (
                 "ratio_bulk_vs_raw_sqlite",
                 Budget(at_least=0.7),
                 "`publish_many` of 100 dicts at a time, each batch on disk before the next, over "
-                "bare apsw `executemany` of 100 encoded rows a transaction into penstock's own "
-                "table, with the same columns and index; both WAL, `synchronous=FULL`.",
+                "bare apsw that encodes them likewise and calls `executemany` for 100 rows a "
+                "transaction, into penstock's own table, with the same columns and index; both "
+                "WAL, `synchronous=FULL`.",
             ),
             Key(
                 "ratio_bulk_vs_minimal_table",

@@ -49,14 +49,15 @@ INSERT = (
     "INSERT INTO message_queue (canvas_id, message_type, payload, expires_at) VALUES (?, ?, ?, ?)"
 )
 ROW = ("canvas-abc", TYPE, msgspec.json.encode(PAYLOAD).decode(), "2026-01-01 00:01:00")
-BARE_ROW = (1, TYPE, ROW[2], 1_767_225_660_000_000)
+BARE_ROW = (1, TYPE)
+BARE_REST = (1_767_225_660_000_000,)
 
 # `ours`: penstock's own table, with its columns and its index, and the values it would write.
 INSERT_OURS = """
     INSERT INTO penstock_messages (topic_id, created_at, type, encoding, producer, body)
     VALUES (?, ?, ?, ?, ?, ?)
 """
-OUR_ROW = (1, 1_767_225_660_000_000, TYPE, 1, "bench-host:12345", msgspec.json.encode(PAYLOAD))
+OUR_ROW = (1, 1_767_225_660_000_000, TYPE, 1, "bench-host:12345")
 
 BUSY_MS = 60_000
 SATURATED_BATCH = 100
@@ -81,19 +82,26 @@ def insert(
 
 
 def in_bulk(link: Link, *, rows: int, batch: int, table: str) -> dict[str, Any]:
-    """Encoded rows into `ours` or `bare`, one transaction per batch."""
+    """Dicts, encoded and inserted into `ours` or `bare`, one transaction per batch."""
     if table == "ours":
         with penstock.connect(url(Path.cwd())) as hub:
             hub.topics.create("bench")
     connection = connect(table)
-    statement, row = (INSERT_OURS, OUR_ROW) if table == "ours" else (INSERT, BARE_ROW)
-    group = [row] * batch
-    insert(connection, group, statement)
+    payloads = [PAYLOAD] * batch
+    encode = msgspec.json.Encoder().encode
+
+    def insert_batch() -> None:
+        if table == "ours":
+            insert(connection, [(*OUR_ROW, encode(p)) for p in payloads], INSERT_OURS)
+        else:
+            insert(connection, [(*BARE_ROW, encode(p).decode(), *BARE_REST) for p in payloads])
+
+    insert_batch()
     link.ready()
     link.wait_go()
     with Meter() as meter:
         for _ in range(rows // batch):
-            insert(connection, group, statement)
+            insert_batch()
     connection.close()
     return {"per_second": rows / meter.seconds, "cores": meter.cores}
 

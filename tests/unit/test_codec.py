@@ -156,3 +156,28 @@ def test_a_list_that_contains_itself_is_refused() -> None:
     for format in ("json", "msgpack"):
         with pytest.raises(InvalidPayload):
             encode(endless, format)
+
+
+@given(st.lists(st.dictionaries(texts, values), min_size=1), st.integers(10, 200))
+def test_many_at_once_are_what_each_alone_is(payloads: list[object], bytes_max: int) -> None:
+    bodies = codec.encode_dicts(payloads, bytes_max)
+    alone = [codec.encode(payload, None, LIMIT, LIMIT)[0] for payload in payloads]
+    if bodies is not None:
+        assert bodies == alone
+    else:
+        assert b"null" in b"".join(alone) or max(map(len, alone)) > bytes_max
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        ["a list"],
+        b"bytes",
+        {"not": "finite", "as": float("nan")},
+        {"of": object()},
+        {"raw": msgspec.Raw(b'{"a":\n1}')},
+    ],
+    ids=["list", "bytes", "nan", "object", "raw"],
+)
+def test_with_one_that_is_difficult_each_is_looked_at_alone(payload: object) -> None:
+    assert codec.encode_dicts([{"a": 1}, payload, {"b": 2}], LIMIT) is None

@@ -22,7 +22,7 @@ Answer = Posted | PenstockError
 _UNSET: Any = object()
 
 
-class Delivery(msgspec.Struct, gc=False):
+class Delivery(msgspec.Struct):
     """What is to be put into one box, and who waits for it."""
 
     box: str

@@ -146,6 +146,11 @@ def prepare_many(
 
     messages: Iterator[NewMessage] = map(encode, payloads)
     if isinstance(payloads, (list, tuple)):
-        messages = iter(list(messages))
+        small = min(bytes_max, compress_above)
+        bodies = codec.encode_dicts(payloads, small) if format is None else None
+        if bodies is None:
+            messages = iter(list(messages))
+        else:
+            messages = iter([NewMessage(topic, body, codec.JSON, type) for body in bodies])
     while group := list(itertools.islice(messages, settings.commit_group_max)):
         yield group

@@ -7,7 +7,7 @@ of state goes through `move`, which knows the ways there are.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,7 +67,7 @@ class JobRows:
     # The transaction's own life, called by its owner
 
     def begin(self) -> None:
-        self._counted: Counter[tuple[str, State]] = Counter()
+        self._counted: defaultdict[tuple[str, State], int] = defaultdict(int)
         self.made_ready = False
 
     def flush(self) -> None:

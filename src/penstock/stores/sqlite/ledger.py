@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -36,6 +36,8 @@ from penstock.stores.sqlite.liveness import Leasing
 
 SQL = queries.load("penstock.stores.sqlite", "ledger.sql")
 
+Counts = defaultdict[tuple[str, EntryState], int]
+
 POSTPONED: Micros = 3_600 * SECOND
 """How much longer an old claim in living hands is left alone."""
 
@@ -52,7 +54,7 @@ class SqliteLedgerWriter:
     # The transaction's own life, called by its owner
 
     def begin(self) -> None:
-        self._counted: Counter[tuple[str, EntryState]] = Counter()
+        self._counted: Counts = defaultdict(int)
         self._keeps: dict[str, Micros] = {}
 
     def flush(self) -> None:
@@ -60,10 +62,10 @@ class SqliteLedgerWriter:
             if entries:
                 self._connection.execute(SQL["count"], (scope, state, entries))
 
-    def mark_place(self) -> Counter[tuple[str, EntryState]]:
+    def mark_place(self) -> Counts:
         return self._counted.copy()
 
-    def return_to(self, place: Counter[tuple[str, EntryState]]) -> None:
+    def return_to(self, place: Counts) -> None:
         self._counted = place
         self._keeps.clear()
 
