@@ -67,6 +67,12 @@ KEYS = (
         "The same, over 10,000 boxes in turn, which have a message each already.",
     ),
     Key(
+        "bare_group_put_per_s",
+        None,
+        "The floor: 64 tasks awaiting one thread that writes as many bytes to a file for each, "
+        "and to a log that it syncs; no ids, checksums, locks or quota.",
+    ),
+    Key(
         "ratio_vs_fdatasync_each",
         Budget(at_least=10),
         "The first, over a loop that writes the same bytes to 64 files in turn and calls "
@@ -81,6 +87,12 @@ KEYS = (
         "put_os_per_s",
         None,
         "`put` with mailbox_durability='os' into 64 boxes in turn, in one thread.",
+    ),
+    Key(
+        "bare_locked_pwrite_per_s",
+        None,
+        "The floor: a loop that locks a byte, calls `os.pwrite`, and unlocks it again, as all must "
+        "do who share a box with other processes.",
     ),
     Key(
         "ratio_vs_bare_pwrite",
@@ -119,7 +131,13 @@ def run(
 
 
 def durable(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
-    runs: dict[str, list[dict[str, Any]]] = {"each": [], "one": [], "many": [], "bare": []}
+    runs: dict[str, list[dict[str, Any]]] = {
+        "each": [],
+        "one": [],
+        "many": [],
+        "bare": [],
+        "floor": [],
+    }
     for _ in range(sizes.runs):
         for name, boxes in (("each", PRODUCERS), ("one", 1), ("many", sizes.many)):
             with arena.fresh() as folder:
@@ -127,8 +145,15 @@ def durable(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
                     "bench.mailboxes:put_durable", folder, boxes=boxes, bursts=sizes.bursts
                 )
                 runs[name].append(found)
-        with arena.fresh() as folder:
-            runs["bare"].append(call("bench.mailboxes:sync_each", folder, writes=sizes.sync_each))
+        for name, peer, writes in (
+            ("bare", "sync_each", sizes.sync_each),
+            ("floor", "group_put", sizes.writes),
+        ):
+            with arena.fresh() as folder:
+                found = call(
+                    f"bench.peers.files:{peer}", folder, body_bytes=len(BODY), writes=writes
+                )
+                runs[name].append(found)
     for key, name in (
         ("put_durable_64_producers_per_s", "each"),
         ("put_durable_one_box_per_s", "one"),
@@ -141,6 +166,13 @@ def durable(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
             f"{show(cpu)} µs of processor time a put, tasks included",
         )
     bare = [run["per_second"] for run in runs["bare"]]
+    floor = [run["per_second"] for run in runs["floor"]]
+    yield Figure.of(
+        "bare_group_put_per_s",
+        floor,
+        f"{statistics.median(f / b for f, b in zip(floor, bare, strict=True)):.1f} times "
+        "a sync each",
+    )
     pairs = zip(runs["each"], bare, strict=True)
     yield Figure.of(
         "ratio_vs_fdatasync_each",
@@ -158,16 +190,27 @@ def new_boxes(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
 
 
 def unsynced(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
-    runs = []
+    runs, bare, locked = [], [], []
+    amount = {"body_bytes": len(BODY), "writes": sizes.writes}
     for _ in range(sizes.runs):
         with arena.fresh() as folder:
-            runs.append(call("bench.mailboxes:put_unsynced", folder, writes=sizes.writes))
-    yield Figure.of("put_os_per_s", [run["per_second"] for run in runs])
-    bare = statistics.median(run["bare_per_second"] for run in runs)
+            found = call("bench.mailboxes:put_unsynced", folder, writes=sizes.writes)
+            runs.append(found["per_second"])
+        with arena.fresh() as folder:
+            found = call("bench.peers.files:write_each", folder, **amount)
+            bare.append(found["per_second"])
+            locked.append(found["locked_per_second"])
+    yield Figure.of("put_os_per_s", runs)
+    yield Figure.of(
+        "bare_locked_pwrite_per_s",
+        locked,
+        f"{statistics.median(f / b for f, b in zip(locked, bare, strict=True)):.2f} of one "
+        "without locks",
+    )
     yield Figure.of(
         "ratio_vs_bare_pwrite",
-        [run["per_second"] / run["bare_per_second"] for run in runs],
-        f"bare: {show(bare)}/s",
+        [run / alone for run, alone in zip(runs, bare, strict=True)],
+        f"bare: {show(statistics.median(bare))}/s",
     )
 
 
@@ -245,28 +288,6 @@ def put_durable(link: Link, *, boxes: int, bursts: int) -> dict[str, Any]:
         return asyncio.run(measure())
 
 
-def sync_each(link: Link, *, writes: int) -> dict[str, Any]:
-    files = [os.open(f"file-{n}", os.O_RDWR | os.O_CREAT) for n in range(PRODUCERS)]
-    size = len(BODY) + record_overhead()
-    data = bytes(size)
-    link.ready()
-    link.wait_go()
-    with Meter() as meter:
-        for number in range(writes):
-            file = files[number % PRODUCERS]
-            os.pwrite(file, data, (number // PRODUCERS) * size)
-            os.fdatasync(file)
-    return {"per_second": writes / meter.seconds}
-
-
-def record_overhead() -> int:
-    """Bytes of a record beside its body: head, checksum and an id."""
-    from penstock.mail import new_mail_id
-    from penstock.mailboxes.record import OVERHEAD
-
-    return OVERHEAD + len(new_mail_id())
-
-
 def put_first(link: Link, *, boxes: int) -> dict[str, Any]:
     with penstock.connect(url(Path.cwd())) as hub:
 
@@ -298,13 +319,7 @@ def put_unsynced(link: Link, *, writes: int) -> dict[str, Any]:
                     boxes[number % PRODUCERS].put(BODY)
             seconds += meter.seconds
             done += count
-    files = [os.open(f"file-{n}", os.O_RDWR | os.O_CREAT) for n in range(PRODUCERS)]
-    size = len(BODY) + record_overhead()
-    data = bytes(size)
-    with Meter() as meter:
-        for number in range(writes):
-            os.pwrite(files[number % PRODUCERS], data, (number // PRODUCERS) * size)
-    return {"per_second": done / seconds, "bare_per_second": writes / meter.seconds}
+    return {"per_second": done / seconds}
 
 
 def peek_and_ack(link: Link, *, boxes: int) -> dict[str, Any]:
