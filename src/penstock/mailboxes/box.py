@@ -14,6 +14,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.errors import MailboxCorrupt, PenstockError, QuotaExceeded, WrongAck
 from penstock.mail import NewMail, Posted
+from penstock.mailboxes.commit_log import Write
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.files import Files
 from penstock.mailboxes.locking import number_of
@@ -24,7 +25,6 @@ from penstock.mailboxes.record import (
     Record,
     Type,
     decode_record,
-    encode_message,
     encode_range,
     encode_record,
     scan,
@@ -56,18 +56,14 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     last_seq: int
 
 
-NONE: list[Entry] = []
-MESSAGE, QUOTA = Type.MESSAGE, Type.QUOTA
+NOTHING_NEW: list[Entry] = []
 
 
-class Write(msgspec.Struct, frozen=True, gc=False):
-    """Bytes that were written to a message file, and are to be in the commit log."""
+class Wipe(NamedTuple):
+    """An acknowledged message that is to be written over."""
 
-    digest: bytes
-    file: int
-    salt: int
-    offset: int
-    data: bytes
+    id: str
+    entry: Entry
 
 
 class Limits(NamedTuple):
@@ -194,7 +190,7 @@ class Box:
 
     def _look_at_file(self, shelf: Shelf) -> None:
         try:
-            file = shelf.files.get(self._write_path())
+            file = shelf.files.get(self.find_write_path())
         except FileNotFoundError:
             self._reload(shelf)
             return
@@ -268,40 +264,6 @@ class Box:
     def can_write(self) -> bool:
         return not (self.pending and self.pending[-1].type == Type.QUOTA)
 
-    def put_one(self, shelf: Shelf, mail: NewMail, now: Micros) -> bytes | None:
-        """The usual case: one message for a box that has space in its file. None: not this one.
-
-        Returns what was written. Whoever calls has said that it is `changing` something.
-        """
-        pending, limits, id = self.pending, shelf.limits, mail.id
-        offset, seq, number = self.write_byte, self.next_seq, self.write_file
-        if (
-            self.looked_at != shelf.seen
-            or not offset
-            or self.halted
-            or len(pending) >= limits.messages_max
-            or self.write_msg >= limits.file_messages_max
-            or (pending and pending[-1].type is QUOTA)
-            or (not mail.is_original and self._known(id, NONE))
-        ):
-            return None
-        data = encode_message(
-            seq, now, self.salt, offset, id.encode(), mail.attributes, mail.body, mail.encoding
-        )
-        try:
-            shelf.disk.write(shelf.files.get(self.write_path or self._write_path()), data, offset)
-        except OSError:
-            undo(self, shelf, [Write(self.digest, number, self.salt, offset, data)])
-            raise
-        size = len(data)
-        self.write_byte = offset + size
-        self.next_seq = seq + 1
-        self.write_msg += 1
-        pending.append(Entry(seq, number, offset, size, id, now, MESSAGE, seq))
-        if self.ids is not None:
-            self.ids[id] = seq
-        return data
-
     def put(
         self, shelf: Shelf, mails: list[NewMail], now: Micros
     ) -> tuple[list[Posted | PenstockError], list[Write], int]:
@@ -325,7 +287,7 @@ class Box:
         seq = first
         try:
             for mail in mails:
-                known = 0 if mail.is_original else self._known(mail.id, entries)
+                known = 0 if mail.is_original else self.known(mail.id, entries)
                 if known:
                     answers.append(Posted(mail.id, known, False, False))
                     again += self._written_by_others(shelf, known)
@@ -389,7 +351,7 @@ class Box:
         salt = self._salt_of(shelf, entry.file)
         return [Write(self.digest, entry.file, salt, entry.offset, data)]
 
-    def _known(self, id: str, entries: list[Entry]) -> int:
+    def known(self, id: str, entries: list[Entry]) -> int:
         """The number of a message with this id, if the box has it or had it a moment ago."""
         ids = self.ids
         if ids is None and len(self.pending) > FEW:
@@ -412,7 +374,7 @@ class Box:
         if not taken:
             return
         data = b"".join(taken)
-        path = self._write_path()
+        path = self.find_write_path()
         flags = os.O_RDWR if self.write_byte else os.O_RDWR | os.O_CREAT | os.O_EXCL
         if not self.write_byte:
             self.make_folder(shelf)
@@ -625,7 +587,7 @@ class Box:
     def path(self, file: int) -> str:
         return path_of(self.folder, file)
 
-    def _write_path(self) -> str:
+    def find_write_path(self) -> str:
         if not self.write_path:
             self.write_path = self.path(self.write_file)
         return self.write_path

@@ -14,6 +14,7 @@ import sys
 import time
 
 from penstock.clock import Micros
+from penstock.errors import PenstockError, StoreError, StoreFull
 
 _LOCK = struct.Struct("hhqqi4x")
 _UNLOCKED = fcntl.F_UNLCK
@@ -129,6 +130,16 @@ class Disk:
 
     def unlock(self, file: int, offset: int) -> None:
         fcntl.fcntl(file, _SET, _LOCK.pack(_UNLOCKED, os.SEEK_SET, offset, 1, 0))
+
+
+def is_full_disk(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def translated(error: OSError) -> PenstockError:
+    if is_full_disk(error):
+        return StoreFull("The disk with the mailboxes is full; nothing was put.")
+    return StoreError(f"The mailboxes cannot be used: {error.strerror or error}.")
 
 
 def _find_syncfs() -> ctypes._NamedFuncPointer | None:

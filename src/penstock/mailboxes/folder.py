@@ -7,7 +7,6 @@ see it, and durable when this process's commit log has it.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import resource
@@ -17,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
 
 from penstock.clock import Clock, Micros
 from penstock.errors import (
@@ -26,15 +24,13 @@ from penstock.errors import (
     MailboxesFailed,
     PenstockError,
     StoreBusy,
-    StoreError,
-    StoreFull,
 )
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.arrivals import Arrivals
-from penstock.mailboxes.box import Box, Entry, Limits, Scrub
+from penstock.mailboxes.box import Box, Entry, Limits, Scrub, Wipe
 from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import Segment
-from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.disk import Disk, is_full_disk, translated
 from penstock.mailboxes.figures import Tally
 from penstock.mailboxes.files import Files
 from penstock.mailboxes.journal import Journal
@@ -50,6 +46,7 @@ from penstock.mailboxes.locking import (
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
 from penstock.mailboxes.reserve import Reserve
+from penstock.mailboxes.round import Group, put_each
 from penstock.mailboxes.salvage import recover
 from penstock.mailboxes.state import NOTHING, Whole
 from penstock.mailboxes.state_log import sync_path
@@ -62,26 +59,6 @@ LOG_BYTES_PER_REQUEST = 4096
 LOG_BYTES_PER_MAIL = 1024
 LOCK_ALL_FROM = 4
 """From so many boxes on, one lock on all is taken for the moment it takes to write to them."""
-
-
-class Wipe(NamedTuple):
-    """An acknowledged message that is to be written over."""
-
-    id: str
-    entry: Entry
-
-
-class Group:
-    """What was put together, and is not on disk yet."""
-
-    def __init__(self, segment: Segment | None) -> None:
-        self.segment = segment
-        self.boxes: list[Box] = []
-        self.answers: list[list[Posted | PenstockError]] = []
-        self.busy: list[int] = []
-        """The requests whose box another process holds."""
-        self.discards: list[str | Wipe] = []
-        """What may go when this is on disk."""
 
 
 class Folder:
@@ -119,9 +96,9 @@ class Folder:
         self.mutex = threading.RLock()
         self._boxes: dict[str, Box] = {}
         self._failure: BaseException | None = None
-        self._journal = Journal(self.disk, root, settings.mailbox_log_bytes)
+        self.journal = Journal(self.disk, root, settings.mailbox_log_bytes)
         self._discards: list[str | Wipe] = []
-        self._dirty: dict[bytes, tuple[Box, Whole]] = {}
+        self.dirty: dict[bytes, tuple[Box, Whole]] = {}
         self._syncing: dict[bytes, tuple[Box, Whole]] = {}
         self._has_unsynced = False
         self._is_durable = settings.mailbox_durability != "os"
@@ -129,7 +106,7 @@ class Folder:
         self._is_closed = False
         self._checkpointing = threading.Lock()
         self.booted_at = self.disk.booted_at()
-        self.depth = open_layout(self.disk, root, settings.mailbox_depth, self._journal.name)
+        self.depth = open_layout(self.disk, root, settings.mailbox_depth, self.journal.name)
         self.seen = 0
         with ExitStack() as opened:
             opened.callback(self.files.close)
@@ -163,8 +140,8 @@ class Folder:
 
     def note(self, box: Box, line: bytes) -> None:
         if self._is_durable:
-            self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
-            self._journal.notes.append((box.digest, line))
+            self.dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
+            self.journal.notes.append((box.digest, line))
 
     def discard(self, box: Box, file: int) -> None:
         path = box.path(file)
@@ -173,7 +150,7 @@ class Folder:
 
     def promised(self, digest: bytes) -> Whole:
         """What this process has written to a box and not synced: nothing of it can be missing."""
-        found = self._dirty.get(digest) or self._syncing.get(digest)
+        found = self.dirty.get(digest) or self._syncing.get(digest)
         return NOTHING if found is None else found[1]
 
     def wipe(self, box: Box, entries: list[Entry]) -> None:
@@ -286,11 +263,11 @@ class Folder:
         self._generation = self._changes.generation
         for box in self._boxes.values():
             box.forget()
-        self._dirty.clear()
+        self.dirty.clear()
         self._syncing.clear()
         self._discards.clear()
         self.files.close()
-        self._journal.begin_anew()
+        self.journal.begin_anew()
 
     def check(self) -> None:
         if self._failure is not None:
@@ -306,27 +283,23 @@ class Folder:
 
     # Putting
 
-    def post(self, id: str, mail: NewMail) -> Posted | None:
-        """The usual case of a put that is not synced, in few steps. None: `put` has to do it."""
+    def post(self, id: str, mail: NewMail) -> Posted | PenstockError | None:
+        """One that is not synced, in few steps. None if somebody holds the box: `put` waits."""
+        group = Group(None)
         with self.mutex:
             self.check()
-            box = self.box(id)
-            if self._changes.is_low or not self._locks.try_take(box.number):
+            number = self.box(id).number
+            if self._changes.is_low or not self._locks.try_take(number):
                 return None
             try:
                 self._look()
                 self.changing()
-                data = box.put_one(self, mail, self._clock.now())
-            except OSError as error:
-                raise translated(error) from error
+                put_each(self, [(id, [mail])], self._clock.now(), group)
             finally:
-                self._locks.release(box.number)
-            if data is None:
-                return None
-            self.tally.puts += 1
-            posted = Posted(mail.id, box.next_seq - 1, len(box.pending) == 1)
-        self.arrivals.tell((box.number,))
-        return posted
+                self._locks.release(number)
+            self.tally.count(group.answers)
+        self.arrivals.tell((number,))
+        return group.answers[0][0]
 
     def put(
         self,
@@ -349,60 +322,38 @@ class Folder:
             segment = self._open_log() if is_logged else None
             self._check_space(segment, requests)
             group = Group(segment)
-            is_alone = len(requests) >= LOCK_ALL_FROM and self._locks.try_take_all()
-            if is_alone:
-                self._look()
-                self.changing()
-            try:
-                for id, mails in requests:
-                    if is_alone:
-                        group.answers.append(self._put(id, mails, now, group))
-                    elif self._take(id, ends_at):
-                        try:
-                            self.changing()
-                            group.answers.append(self._put(id, mails, now, group))
-                        finally:
-                            self._locks.release(self.box(id).number)
-                    else:
-                        group.busy.append(len(group.answers))
-                        group.answers.append([StoreBusy(BUSY) for _ in mails])
-            finally:
-                if is_alone:
+            if len(requests) >= LOCK_ALL_FROM and self._locks.try_take_all():
+                try:
+                    self._look()
+                    self.changing()
+                    put_each(self, requests, now, group)
+                finally:
                     self._locks.release_all()
+            else:
+                self._put_in_turn(requests, now, group, ends_at)
             if segment is not None:
                 self._log(segment, group)
             return group
 
-    def _put(
-        self, id: str, mails: list[NewMail], now: Micros, group: Group
-    ) -> list[Posted | PenstockError]:
-        """Into one box, whose lock is held."""
-        box = self.box(id)
-        segment = group.segment
-        try:
-            if len(mails) == 1 and (data := box.put_one(self, mails[0], now)) is not None:
-                group.boxes.append(box)
-                end, seq = box.write_byte, box.next_seq - 1
-                if segment is not None:
-                    if not box.hidden_from:
-                        box.hidden_from = seq
-                    self._journal.add(self, box, box.write_file, box.salt, end - len(data), data)
-                    self._dirty[box.digest] = (box, (box.write_file, end, seq + 1))
-                return [Posted(mails[0].id, seq, len(box.pending) == 1)]
-            answers, writes, first = box.put(self, mails, now)
-        except OSError as error:
-            return [translated(error) for _ in mails]
-        except PenstockError as error:
-            return [error for _ in mails]
-        if writes:
-            group.boxes.append(box)
-            if segment is not None:
-                if not box.hidden_from and box.next_seq > first:
-                    box.hidden_from = first
-                for write in writes:
-                    self._journal.add(self, box, write.file, write.salt, write.offset, write.data)
-                self._dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
-        return answers
+    def _put_in_turn(
+        self,
+        requests: list[tuple[str, list[NewMail]]],
+        now: Micros,
+        group: Group,
+        ends_at: float,
+    ) -> None:
+        """One box after the other: others are using some of them."""
+        for request in requests:
+            id, mails = request
+            if not self._take(id, ends_at):
+                group.busy.append(len(group.answers))
+                group.answers.append([StoreBusy(BUSY) for _ in mails])
+                continue
+            try:
+                self.changing()
+                put_each(self, [request], now, group)
+            finally:
+                self._locks.release(self.box(id).number)
 
     def _take(self, id: str, ends_at: float) -> bool:
         """The lock of a box, and a look at whether others have changed something."""
@@ -424,7 +375,7 @@ class Folder:
 
     def _log(self, segment: Segment, group: Group) -> None:
         try:
-            self._journal.write(segment)
+            self.journal.write(segment, group.writes)
         except OSError as error:
             # There was space for it. What is in the boxes may be read and written behind by now.
             self.fail(error)
@@ -460,7 +411,7 @@ class Folder:
     # The commit log
 
     def _open_log(self) -> Segment:
-        journal = self._journal
+        journal = self.journal
         if journal.segment is not None:
             return journal.segment
         try:
@@ -477,15 +428,15 @@ class Folder:
     def log_end(self, path: str) -> tuple[int | None, bool]:
         """How far a log is written, if it is ours; and whether anything depends on it."""
         with self.mutex:
-            return self._journal.end_of(path)
+            return self.journal.end_of(path)
 
     @property
     def is_log_full(self) -> bool:
-        return self._journal.is_full
+        return self.journal.is_full
 
     @property
     def log_bytes(self) -> int:
-        return self._journal.end
+        return self.journal.end
 
     @property
     def failure(self) -> BaseException | None:
@@ -504,7 +455,7 @@ class Folder:
 
     @property
     def is_log_overfull(self) -> bool:
-        return self._journal.is_overfull
+        return self.journal.is_overfull
 
     def flush(self) -> None:
         """Sync what was acknowledged, and put without waiting; remove the files it was in."""
@@ -512,10 +463,10 @@ class Folder:
             if self._failure is not None:
                 return
             group = Group(None)
-            if self._journal.notes or self._has_unsynced:
+            if self.journal.notes or self._has_unsynced:
                 group.segment = self._open_log()
                 try:
-                    self._journal.write(group.segment)
+                    self.journal.write(group.segment)
                 except OSError as error:
                     raise translated(error) from error
                 self._has_unsynced = False
@@ -527,10 +478,10 @@ class Folder:
         with self._checkpointing:
             self.flush()
             with self.mutex:
-                if self._failure is not None or self._journal.segment is None or not self._dirty:
+                if self._failure is not None or self.journal.segment is None or not self.dirty:
                     return
-                written = self._journal.swap()
-                dirty, self._dirty = self._dirty, {}
+                written = self.journal.swap()
+                dirty, self.dirty = self.dirty, {}
                 self._syncing = dirty
             try:
                 self.sync_boxes([box.folder for box, _ in dirty.values()])
@@ -625,7 +576,7 @@ class Folder:
                 # Once more for the lines that say up to where they are whole.
                 self.checkpoint()
                 if self._failure is None:
-                    self._journal.remove()
+                    self.journal.remove()
         finally:
             with self.mutex:
                 self._is_closed = True
@@ -642,7 +593,7 @@ class Folder:
     def _close_files(self, *, is_own: bool = True) -> None:
         self.files.close()
         self._changes.close(is_own=is_own)
-        self._journal.close()
+        self.journal.close()
         self._locks.close()
 
 
@@ -659,13 +610,3 @@ def bytes_max(requests: list[tuple[str, list[NewMail]]]) -> int:
         for mail in mails:
             size += len(mail.body) + len(mail.attributes) + LOG_BYTES_PER_MAIL
     return size
-
-
-def is_full_disk(error: OSError) -> bool:
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def translated(error: OSError) -> PenstockError:
-    if is_full_disk(error):
-        return StoreFull("The disk with the mailboxes is full; nothing was put.")
-    return StoreError(f"The mailboxes cannot be used: {error.strerror or error}.")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from penstock.mailboxes.box import Box, Shelf, make_parents
-from penstock.mailboxes.commit_log import STATE, WRITTEN, Segment
+from penstock.mailboxes.commit_log import STATE, WRITTEN, Segment, Write
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.locking import Locks
 
@@ -67,29 +67,25 @@ class Journal:
         for folder in (self._folder, root, os.path.dirname(root)):
             self._disk.sync_folder(folder)
 
-    def add(self, shelf: Shelf, box: Box, file: int, salt: int, offset: int, data: bytes) -> None:
-        """Bytes of a message file, to be in the log with the next `write`."""
+    def add_header(self, shelf: Shelf, box: Box, file: int, salt: int, offset: int) -> None:
+        """Before what is written at `offset`: a file of which nothing is synced can be made anew
+        from this log alone."""
         segment = self.segment
         assert segment is not None, "it was opened before anything was put"
-        whole = box.whole
-        if whole[0] < file or not whole[1]:
-            key = (box.digest, file)
-            if key not in self._headed:
-                self._headed.add(key)
-                if offset:
-                    self._add_header(shelf, box, file, salt, segment)
-        segment.add(WRITTEN, box.digest, file, salt, offset, data)
+        key = (box.digest, file)
+        if key in self._headed or (box.whole[0] >= file and box.whole[1]):
+            return
+        self._headed.add(key)
+        if offset:
+            try:
+                header = box.header_of(shelf, file)
+            except FileNotFoundError:
+                return  # Another process has read it through and removed it.
+            segment.add(WRITTEN, box.digest, file, salt, 0, header)
 
-    def _add_header(self, shelf: Shelf, box: Box, file: int, salt: int, segment: Segment) -> None:
-        """A file of which nothing is synced can be made anew from this log alone."""
-        try:
-            header = box.header_of(shelf, file)
-        except FileNotFoundError:
-            return  # Another process has read it through and removed it.
-        segment.add(WRITTEN, box.digest, file, salt, 0, header)
-
-    def write(self, segment: Segment) -> None:
-        """What was added, and the notes. Raises `OSError`, and then nothing is in the log."""
+    def write(self, segment: Segment, writes: Sequence[Write] = ()) -> None:
+        """These, and the notes. Raises `OSError`, and then nothing is in the log."""
+        segment.add_written(writes)
         for digest, line in self.notes:
             segment.add(STATE, digest, 0, 0, 0, line)
         segment.write()

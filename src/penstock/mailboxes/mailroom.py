@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from penstock.clock import Clock
 from penstock.errors import HubClosed, StoreError
-from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.disk import Disk, translated
 from penstock.mailboxes.expiry import Expirer
-from penstock.mailboxes.folder import Folder, translated
+from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.postman import Janitor, Postman
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry

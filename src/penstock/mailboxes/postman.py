@@ -19,6 +19,7 @@ from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 
 Answer = Posted | PenstockError
+Request = tuple[str, list[NewMail]]
 _UNSET: Any = object()
 
 
@@ -31,6 +32,9 @@ class Delivery(msgspec.Struct):
     done: threading.Lock | None = None
     result: list[Answer] = _UNSET
     error: BaseException | None = None
+    request: int = 0
+    start: int = 0
+    """Where its answers are: in those to which request, and from which on."""
     tried_until: float = 0.0
     """When it is given up, of one whose box another process holds."""
 
@@ -107,34 +111,46 @@ class Postman(Service):
                 self._bed.acquire()
             self._is_asleep = False
         while self._queue:
-            self._deliver(self._next_group())
+            self._deliver(*self._next_group())
         return 0.0
 
     def _on_stop(self) -> None:
         while self._queue:
-            self._deliver(self._next_group())
+            self._deliver(*self._next_group())
 
-    def _next_group(self) -> list[Delivery]:
+    def _next_group(self) -> tuple[list[Delivery], list[Request]]:
+        """As much as one sync may wait for; at least one delivery. And one request for each box."""
         count_left, bytes_left = self._settings.commit_group_max, self._settings.commit_bytes_max
-        group: list[Delivery] = []
         queue = self._queue
+        group: list[Delivery] = []
+        requests: list[Request] = []
+        numbers: dict[str, int] = {}
         while queue:
             delivery = queue.popleft()
-            count_left -= len(delivery.mails)
-            for mail in delivery.mails:
+            box, mails = delivery.box, delivery.mails
+            count_left -= len(mails)
+            for mail in mails:
                 bytes_left -= len(mail.body)
             if (count_left < 0 or bytes_left < 0) and group:
                 queue.appendleft(delivery)
                 break
             group.append(delivery)
-        return group
+            number = numbers.setdefault(box, len(requests))
+            if number == len(requests):
+                requests.append((box, mails))
+                delivery.request, delivery.start = number, 0
+            else:
+                before = requests[number][1]
+                delivery.request, delivery.start = number, len(before)
+                # A list of its own: the first one is its caller's.
+                requests[number] = (box, before + mails)
+        return group, requests
 
-    def _deliver(self, group: list[Delivery]) -> None:
+    def _deliver(self, group: list[Delivery], requests: list[Request]) -> None:
         folder = self._folder
         try:
             if folder.is_log_overfull:
                 folder.checkpoint()
-            requests, places = _by_box(group)
             written = folder.put(requests, is_logged=True, patience_seconds=PATIENCE_SECONDS)
             if self._is_waited_for:
                 folder.sync(written)
@@ -144,11 +160,11 @@ class Postman(Service):
             for delivery in group:
                 delivery.error = error
         else:
-            for delivery, (request, start) in zip(group, places, strict=True):
-                answers = written.answers[request]
-                count = len(delivery.mails)
-                is_whole = len(answers) == count
-                delivery.result = answers if is_whole else answers[start : start + count]
+            for delivery in group:
+                answers, count = written.answers[delivery.request], len(delivery.mails)
+                if len(answers) > count:
+                    answers = answers[delivery.start : delivery.start + count]
+                delivery.result = answers
             if written.busy:
                 group = self._without_busy(group, {requests[n][0] for n in written.busy})
         _answer(group)
@@ -167,26 +183,6 @@ class Postman(Service):
         if not answered:
             self._bed.acquire(timeout=PAUSE_SECONDS_MAX)  # Nothing else is to be done.
         return answered
-
-
-def _by_box(
-    group: list[Delivery],
-) -> tuple[list[tuple[str, list[NewMail]]], list[tuple[int, int]]]:
-    """One request for each box; and where in it each delivery is."""
-    requests: list[tuple[str, list[NewMail]]] = []
-    numbers: dict[str, int] = {}
-    places: list[tuple[int, int]] = []
-    for delivery in group:
-        number = numbers.setdefault(delivery.box, len(requests))
-        if number == len(requests):
-            requests.append((delivery.box, delivery.mails))
-            places.append((number, 0))
-            continue
-        mails = requests[number][1]
-        places.append((number, len(mails)))
-        # A list of its own: the first one is its caller's.
-        requests[number] = (delivery.box, mails + delivery.mails)
-    return requests, places
 
 
 def _answer(group: list[Delivery]) -> None:

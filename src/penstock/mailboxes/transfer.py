@@ -13,7 +13,8 @@ import msgspec
 from penstock import codec
 from penstock.errors import InvalidInput, PenstockError
 from penstock.mail import MailKind, NewMail, check_mail_id, check_mailbox
-from penstock.mailboxes.box import Box, Entry, Write, mail_id
+from penstock.mailboxes.box import Box, Entry, mail_id
+from penstock.mailboxes.commit_log import Write
 from penstock.mailboxes.contents import look
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.listing import names_in
