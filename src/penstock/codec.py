@@ -47,8 +47,11 @@ def encode(
     payload: Any, format: str | None, bytes_max: int, compress_above: int
 ) -> tuple[bytes, int]:
     """The payload's bytes and encoding. Bytes stay bytes; anything else is JSON unless told."""
+    # The usual cases are told without asking further.
     if format is None and payload.__class__ is dict:
-        encoding = JSON  # The usual case, told without asking further.
+        encoding = JSON
+    elif format is None and payload.__class__ is bytes:
+        encoding = BYTES
     else:
         encoding = _encoding(payload, format)
     try:
