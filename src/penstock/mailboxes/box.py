@@ -7,16 +7,10 @@ did meanwhile shows in the size of the message file and in the state log, which 
 from __future__ import annotations
 
 import os
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Sequence
 
-import msgspec
-
-from penstock.clock import Micros
-from penstock.errors import MailboxCorrupt, PenstockError, QuotaExceeded, WrongAck
-from penstock.mail import NewMail, Posted
-from penstock.mailboxes.commit_log import Write
-from penstock.mailboxes.disk import Disk
-from penstock.mailboxes.files import Files
+from penstock.errors import MailboxCorrupt, WrongAck
+from penstock.mailboxes.disk import make_parents
 from penstock.mailboxes.locking import number_of
 from penstock.mailboxes.record import (
     HEADER_SIZE,
@@ -26,10 +20,10 @@ from penstock.mailboxes.record import (
     Type,
     decode_record,
     encode_range,
-    encode_record,
     scan,
 )
-from penstock.mailboxes.state import NAME, NOTHING, State, Whole
+from penstock.mailboxes.shelf import Entry, Shelf, entry_of, mail_id, path_of
+from penstock.mailboxes.state import NAME, NOTHING, State
 from penstock.mailboxes.state_log import compact, read_state
 
 ACKED_MAX = 64
@@ -37,78 +31,6 @@ ACKED_MAX = 64
 FEW = 8
 """Up to so many messages are looked through one by one."""
 COMPACT_BYTES = 64 * 1024
-PREFIX, SUFFIX = "messages.", ".log"
-
-
-Scrub = Literal["file", "drained", "ack"]
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A message that is not acknowledged, and where it is."""
-
-    seq: int
-    file: int
-    offset: int
-    size: int
-    id: str
-    at: Micros
-    type: Type
-    last_seq: int
-
-
-NOTHING_NEW: list[Entry] = []
-
-
-class Wipe(NamedTuple):
-    """An acknowledged message that is to be written over."""
-
-    id: str
-    entry: Entry
-
-
-class Limits(NamedTuple):
-    messages_max: int
-    file_messages_max: int
-    record_bytes_max: int
-    history_min: int
-    history_seconds: float
-
-
-class Shelf(Protocol):
-    """What a box needs of the place it stands in."""
-
-    disk: Disk
-    files: Files
-    limits: Limits
-    scrub: Scrub
-    seen: int
-    """Counts up when other processes have changed something."""
-    booted_at: Micros
-    """What was written before may have been lost in part with the power."""
-
-    def changing(self) -> None:
-        """This process is about to write to a box."""
-
-    def load(self, box: Box) -> None:
-        """Read the files of a box. Mends what a crash leaves; stops at what it cannot explain."""
-
-    def now(self) -> Micros: ...
-    def new_salt(self) -> int: ...
-    def report(self, event: str, **details: object) -> None: ...
-    def note(self, box: Box, line: bytes) -> None:
-        """The box was read on: to be on disk soon."""
-
-    def discard(self, box: Box, file: int) -> None:
-        """Remove a file that was read through, once that is on disk."""
-
-    def wipe(self, box: Box, entries: list[Entry]) -> None:
-        """Write over what was acknowledged, once that is on disk."""
-
-    def promised(self, digest: bytes) -> Whole:
-        """What this process has written to a box and not synced: nothing of it can be missing."""
-
-    def make_room(self, error: OSError) -> bool:
-        """Whether a full disk has a little space now: reading a box must always be possible."""
 
 
 class Box:
@@ -258,100 +180,13 @@ class Box:
             return False
         return True
 
-    # Putting
+    # Putting: the rest is in `putting`
 
     @property
     def can_write(self) -> bool:
         return not (self.pending and self.pending[-1].type == Type.QUOTA)
 
-    def put(
-        self, shelf: Shelf, mails: list[NewMail], now: Micros
-    ) -> tuple[list[Posted | PenstockError], list[Write], int]:
-        """Into the page cache: what is durable is the commit log's business.
-
-        Answers, what was written, and the number of the first message of it.
-        """
-        self.look(shelf)
-        answers: list[Posted | PenstockError] = []
-        writes: list[Write] = []
-        again: list[Write] = []
-        taken: list[bytes] = []
-        entries: list[Entry] = []
-        limits = shelf.limits
-        if (not self.can_write or len(self.pending) + len(mails) > limits.messages_max) or (
-            self.write_msg + len(mails) > limits.file_messages_max
-            and self.read_file != self.write_file
-        ):
-            self.look_at_state(shelf)
-        offset, first, count = self.write_byte, self.next_seq, self.write_msg
-        seq = first
-        try:
-            for mail in mails:
-                known = 0 if mail.is_original else self.known(mail.id, entries)
-                if known:
-                    answers.append(Posted(mail.id, known, False, False))
-                    again += self._written_by_others(shelf, known)
-                    continue
-                if (entries and entries[-1].type == Type.QUOTA) or not self.can_write:
-                    answers.append(QuotaExceeded(mailbox=self.id))
-                    continue
-                is_full = len(self.pending) + len(entries) >= limits.messages_max
-                if is_full and not mail.leaves_marker:
-                    answers.append(QuotaExceeded(mailbox=self.id))
-                    continue
-                if offset == 0 or (
-                    count >= limits.file_messages_max and self.read_file == self.write_file
-                ):
-                    self.flush(shelf, taken, entries, writes)
-                    taken, entries = [], []
-                    taken.append(self.begin_file(shelf, now, writes))
-                    offset, count = HEADER_SIZE, 0
-                type = Type.QUOTA if is_full else Type.MESSAGE
-                name = mail.id.encode()
-                if is_full:
-                    data = encode_record(type, seq, now, self.salt, offset, name)
-                    answers.append(QuotaExceeded(mailbox=self.id))
-                else:
-                    data = encode_record(
-                        type,
-                        seq,
-                        now,
-                        self.salt,
-                        offset,
-                        name,
-                        mail.attributes,
-                        mail.body,
-                        mail.encoding,
-                    )
-                    answers.append(Posted(mail.id, seq, not (self.pending or entries)))
-                entries.append(
-                    Entry(seq, self.write_file, offset, len(data), mail.id, now, type, seq)
-                )
-                taken.append(data)
-                offset += len(data)
-                seq += 1
-                count += 1
-            self.flush(shelf, taken, entries, writes)
-        except OSError:
-            undo(self, shelf, writes)
-            raise
-        return answers, [*again, *writes], first
-
-    def _written_by_others(self, shelf: Shelf, seq: int) -> list[Write]:
-        """A message that is here already, as far as it is not known to be on disk.
-
-        Another process may have written it and not come to sync it: whoever puts it again is told
-        that it is there, so it goes into our log, too.
-        """
-        entry = next((entry for entry in self.pending if entry.seq == seq), None)
-        if entry is None or (entry.file, entry.offset + entry.size) <= self.whole[:2]:
-            return []
-        file = shelf.files.get(self.path(entry.file))
-        data = shelf.disk.read(file, entry.size, entry.offset)
-        salt = self._salt_of(shelf, entry.file)
-        return [Write(self.digest, entry.file, salt, entry.offset, data)]
-
-    def known(self, id: str, entries: list[Entry]) -> int:
+    def known(self, id: str, entries: Sequence[Entry] = ()) -> int:
         """The number of a message with this id, if the box has it or had it a moment ago."""
         ids = self.ids
         if ids is None and len(self.pending) > FEW:
@@ -367,43 +202,6 @@ class Box:
             if entry.id == id and entry.type == Type.MESSAGE:
                 return entry.seq
         return self.read_seq - 1 if id in self.acked else 0
-
-    def flush(
-        self, shelf: Shelf, taken: list[bytes], entries: list[Entry], writes: list[Write]
-    ) -> None:
-        if not taken:
-            return
-        data = b"".join(taken)
-        path = self.find_write_path()
-        flags = os.O_RDWR if self.write_byte else os.O_RDWR | os.O_CREAT | os.O_EXCL
-        if not self.write_byte:
-            self.make_folder(shelf)
-        file = shelf.files.get(path, flags)
-        writes.append(Write(self.digest, self.write_file, self.salt, self.write_byte, data))
-        shelf.changing()
-        shelf.disk.write(file, data, self.write_byte)
-        self.write_byte += len(data)
-        if entries:
-            if self.ids is not None:
-                self.ids.update({e.id: e.seq for e in entries if e.type == Type.MESSAGE})
-            self.next_seq = entries[-1].seq + 1
-            self.write_msg += len(entries)
-            self.pending += entries
-
-    def begin_file(self, shelf: Shelf, now: Micros, writes: list[Write]) -> bytes:
-        """The header of the next file. The old one is told to have ended."""
-        is_first = not self.write_byte
-        if not is_first:
-            end = encode_record(Type.END, self.next_seq, now, self.salt, self.write_byte)
-            self.flush(shelf, [end], [], writes)
-        self.write_file += 1
-        self.write_path = ""
-        self.write_byte = self.write_msg = 0
-        self.salt = shelf.new_salt()
-        self.created_at, self.file_seq = now, self.next_seq
-        if is_first:
-            self.read_file, self.read_msg, self.read_byte = self.write_file, 0, HEADER_SIZE
-        return self.header().encode()
 
     def header(self) -> Header:
         return Header(self.id, self.write_file, self.salt, self.file_seq, self.created_at)
@@ -426,7 +224,7 @@ class Box:
     def read(self, shelf: Shelf, entry: Entry) -> Record:
         file = shelf.files.get(self.path(entry.file))
         data = shelf.disk.read(file, entry.size, entry.offset)
-        found = decode_record(data, 0, entry.offset, self._salt_of(shelf, entry.file))
+        found = decode_record(data, 0, entry.offset, self.salt_of(shelf, entry.file))
         if isinstance(found, Record) and found.seq == entry.seq:
             return found
         self.forget()
@@ -435,7 +233,7 @@ class Box:
             f"The message {entry.id!r} of the mailbox {self.id!r} is damaged: {reason}."
         )
 
-    def _salt_of(self, shelf: Shelf, file: int) -> int:
+    def salt_of(self, shelf: Shelf, file: int) -> int:
         if file == self.write_file:
             return self.salt
         header = Header.decode(shelf.disk.read(shelf.files.get(self.path(file)), HEADER_SIZE, 0))
@@ -521,7 +319,7 @@ class Box:
             file = shelf.files.get(self.path(entry.file))
         except FileNotFoundError:
             return
-        salt = self._salt_of(shelf, entry.file)
+        salt = self.salt_of(shelf, entry.file)
         data = shelf.disk.read(file, entry.size, entry.offset)
         found = decode_record(data, 0, entry.offset, salt)
         if isinstance(found, Record) and found.seq == entry.seq < self.read_seq:
@@ -602,60 +400,3 @@ class Box:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_ino, found.st_size
-
-
-def path_of(folder: str, file: int) -> str:
-    return f"{folder}/{PREFIX}{file:016d}{SUFFIX}"
-
-
-def mail_id(entry: Entry) -> str:
-    return entry.id or f"gap-{entry.seq}"
-
-
-def entry_of(record: Record, file: int) -> Entry:
-    return Entry(
-        record.seq,
-        file,
-        record.offset,
-        record.size,
-        record.id,
-        record.at,
-        record.type,
-        record.last_seq,
-    )
-
-
-def make_parents(disk: Disk, folder: str) -> None:
-    missing = []
-    while True:
-        try:
-            disk.make_folder(folder)
-            break
-        except FileExistsError:
-            break
-        except FileNotFoundError:
-            missing.append(folder)
-            folder = os.path.dirname(folder)
-    for name in reversed(missing):
-        try:
-            disk.make_folder(name)
-        except FileExistsError:
-            continue
-
-
-def undo(box: Box, shelf: Shelf, writes: list[Write]) -> None:
-    """Take back what was not acknowledged, if nobody has written behind it."""
-    shelf.changing()
-    for write in reversed(writes):
-        path = box.path(write.file)
-        try:
-            if write.offset == 0:
-                shelf.files.drop(path)
-                shelf.disk.unlink(path)
-                continue
-            file = shelf.files.get(path)
-            if shelf.disk.stat(file).st_size <= write.offset + len(write.data):
-                shelf.disk.truncate(file, write.offset)
-        except OSError:
-            continue  # It stays, and shows as a message that nobody was told is there.
-    box.forget()

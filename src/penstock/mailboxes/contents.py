@@ -6,9 +6,10 @@ import msgspec
 
 from penstock.clock import SECOND
 from penstock.mail import Attributes, Mail, MailboxStats, MailKind
-from penstock.mailboxes.box import Box, Entry, Shelf, mail_id
+from penstock.mailboxes.box import Box
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.record import Type
+from penstock.mailboxes.shelf import Entry, Shelf, mail_id
 
 _attributes = msgspec.msgpack.Decoder(Attributes).decode
 

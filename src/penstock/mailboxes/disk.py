@@ -132,6 +132,24 @@ class Disk:
         fcntl.fcntl(file, _SET, _LOCK.pack(_UNLOCKED, os.SEEK_SET, offset, 1, 0))
 
 
+def make_parents(disk: Disk, folder: str) -> None:
+    missing = []
+    while True:
+        try:
+            disk.make_folder(folder)
+            break
+        except FileExistsError:
+            break
+        except FileNotFoundError:
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+    for name in reversed(missing):
+        try:
+            disk.make_folder(name)
+        except FileExistsError:
+            continue
+
+
 def is_full_disk(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -8,7 +8,6 @@ see it, and durable when this process's commit log has it.
 from __future__ import annotations
 
 import hashlib
-import os
 import resource
 import secrets
 import sys
@@ -27,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.arrivals import Arrivals
-from penstock.mailboxes.box import Box, Entry, Limits, Scrub, Wipe
+from penstock.mailboxes.box import Box
 from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import Segment
 from penstock.mailboxes.disk import Disk, is_full_disk, translated
@@ -37,7 +36,6 @@ from penstock.mailboxes.journal import Journal
 from penstock.mailboxes.layout import open_layout
 from penstock.mailboxes.locking import (
     BUSY,
-    PATIENCE_SECONDS,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
     Locks,
@@ -48,13 +46,12 @@ from penstock.mailboxes.recovery import load
 from penstock.mailboxes.reserve import Reserve
 from penstock.mailboxes.round import Group, put_each
 from penstock.mailboxes.salvage import recover
-from penstock.mailboxes.state import NOTHING, Whole
-from penstock.mailboxes.state_log import sync_path
+from penstock.mailboxes.shelf import Limits, Scrub
+from penstock.mailboxes.state import Whole
+from penstock.mailboxes.upkeep import Upkeep
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 
-SYNC_EACH_MAX = 16
-"""Beyond so many files, all of the file system is synced at once."""
 LOG_BYTES_PER_REQUEST = 4096
 LOG_BYTES_PER_MAIL = 1024
 LOCK_ALL_FROM = 4
@@ -97,21 +94,20 @@ class Folder:
         self._boxes: dict[str, Box] = {}
         self._failure: BaseException | None = None
         self.journal = Journal(self.disk, root, settings.mailbox_log_bytes)
-        self._discards: list[str | Wipe] = []
-        self.dirty: dict[bytes, tuple[Box, Whole]] = {}
-        self._syncing: dict[bytes, tuple[Box, Whole]] = {}
-        self._has_unsynced = False
-        self._is_durable = settings.mailbox_durability != "os"
-        self._is_closing = False
         self._is_closed = False
-        self._checkpointing = threading.Lock()
+        upkeep = Upkeep(self, is_durable=settings.mailbox_durability != "os")
+        self._upkeep = upkeep
+        self.note, self.discard, self.wipe = upkeep.note, upkeep.discard, upkeep.wipe
+        self.promised, self.settle = upkeep.promised, upkeep.settle
+        self.flush, self.checkpoint = upkeep.flush, upkeep.checkpoint
+        self.sync_boxes = upkeep.sync_boxes
         self.booted_at = self.disk.booted_at()
         self.depth = open_layout(self.disk, root, settings.mailbox_depth, self.journal.name)
         self.seen = 0
         with ExitStack() as opened:
             opened.callback(self.files.close)
-            self._locks = Locks(self.disk, f"{root}/locks")
-            opened.callback(self._locks.close)
+            self.locks = Locks(self.disk, f"{root}/locks")
+            opened.callback(self.locks.close)
             self._changes = Changes(self.disk, f"{root}/changes")
             opened.callback(self._changes.close)
             self._reserve = Reserve(
@@ -138,28 +134,15 @@ class Folder:
     def report(self, event: str, **details: object) -> None:
         self._telemetry.emit(event, **details)
 
-    def note(self, box: Box, line: bytes) -> None:
-        if self._is_durable:
-            self.dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
-            self.journal.notes.append((box.digest, line))
-
-    def discard(self, box: Box, file: int) -> None:
-        path = box.path(file)
-        self.files.drop(path)
-        self._discards.append(path)
-
-    def promised(self, digest: bytes) -> Whole:
-        """What this process has written to a box and not synced: nothing of it can be missing."""
-        found = self.dirty.get(digest) or self._syncing.get(digest)
-        return NOTHING if found is None else found[1]
-
-    def wipe(self, box: Box, entries: list[Entry]) -> None:
-        self._discards += [Wipe(box.id, entry) for entry in entries]
-
     def make_room(self, error: OSError) -> bool:
         return is_full_disk(error) and self._reserve.give()
 
     # Boxes
+
+    @property
+    def dirty(self) -> dict[bytes, tuple[Box, Whole]]:
+        """Those that are not synced."""
+        return self._upkeep.dirty
 
     def box(self, id: str) -> Box:
         """Under the mutex."""
@@ -188,7 +171,7 @@ class Folder:
         """A box that nobody else changes, in this process or another."""
         with self._holding(lambda: self.box(id).digest):
             box = self.box(id)
-            self._look()
+            self.look_around()
             try:
                 yield box
             except OSError as error:
@@ -212,11 +195,11 @@ class Folder:
             with self.mutex:
                 self.check()
                 number = number_of(find_digest())
-                if self._locks.try_take(number):
+                if self.locks.try_take(number):
                     try:
                         yield
                     finally:
-                        self._locks.release(number)
+                        self.locks.release(number)
                     return
             if not ends_at:
                 ends_at = time.monotonic() + self.settings.lock_timeout_seconds
@@ -226,7 +209,7 @@ class Folder:
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
-    def _look(self) -> None:
+    def look_around(self) -> None:
         """Whether others have changed something. Under a lock."""
         count = self._changes.look()
         if count != self.seen:
@@ -246,13 +229,13 @@ class Folder:
         while True:
             with self.mutex:
                 self.check()
-                if self._locks.try_take_all():
+                if self.locks.try_take_all():
                     self._changes.begin_generation()
                     self._start_anew()
                     try:
                         yield
                     finally:
-                        self._locks.release_all()
+                        self.locks.release_all()
                     return
             if time.monotonic() > ends_at:
                 raise StoreBusy(BUSY)
@@ -263,9 +246,7 @@ class Folder:
         self._generation = self._changes.generation
         for box in self._boxes.values():
             box.forget()
-        self.dirty.clear()
-        self._syncing.clear()
-        self._discards.clear()
+        self._upkeep.start_anew()
         self.files.close()
         self.journal.begin_anew()
 
@@ -289,14 +270,14 @@ class Folder:
         with self.mutex:
             self.check()
             number = self.box(id).number
-            if self._changes.is_low or not self._locks.try_take(number):
+            if self._changes.is_low or not self.locks.try_take(number):
                 return None
             try:
-                self._look()
+                self.look_around()
                 self.changing()
                 put_each(self, [(id, [mail])], self._clock.now(), group)
             finally:
-                self._locks.release(number)
+                self.locks.release(number)
             self.tally.count(group.answers)
         self.arrivals.tell((number,))
         return group.answers[0][0]
@@ -319,16 +300,16 @@ class Folder:
         with self.mutex:
             self.check()
             now = self._clock.now()
-            segment = self._open_log() if is_logged else None
+            segment = self.open_log() if is_logged else None
             self._check_space(segment, requests)
             group = Group(segment)
-            if len(requests) >= LOCK_ALL_FROM and self._locks.try_take_all():
+            if len(requests) >= LOCK_ALL_FROM and self.locks.try_take_all():
                 try:
-                    self._look()
+                    self.look_around()
                     self.changing()
                     put_each(self, requests, now, group)
                 finally:
-                    self._locks.release_all()
+                    self.locks.release_all()
             else:
                 self._put_in_turn(requests, now, group, ends_at)
             if segment is not None:
@@ -353,13 +334,13 @@ class Folder:
                 self.changing()
                 put_each(self, [request], now, group)
             finally:
-                self._locks.release(self.box(id).number)
+                self.locks.release(self.box(id).number)
 
     def _take(self, id: str, ends_at: float) -> bool:
         """The lock of a box, and a look at whether others have changed something."""
-        if not self._locks.take(self.box(id).number, ends_at):
+        if not self.locks.take(self.box(id).number, ends_at):
             return False
-        self._look()
+        self.look_around()
         return True
 
     def _check_space(
@@ -381,8 +362,8 @@ class Folder:
             self.fail(error)
             raise MailboxesFailed from error
         # What was read is in the log: once that is synced, its files may go.
-        group.discards, self._discards = self._discards, []
-        self._has_unsynced = True
+        group.discards, self._upkeep.discards = self._upkeep.discards, []
+        self._upkeep.has_unsynced = True
 
     def sync(self, group: Group) -> None:
         """Returns when the group is on disk."""
@@ -392,7 +373,7 @@ class Folder:
             except OSError as error:
                 self.fail(error)
                 raise MailboxesFailed from error
-        self._remove(group.discards)
+        self._upkeep.remove(group.discards)
 
     def show(self, group: Group) -> None:
         """Those who wait may have it."""
@@ -410,12 +391,12 @@ class Folder:
 
     # The commit log
 
-    def _open_log(self) -> Segment:
+    def open_log(self) -> Segment:
         journal = self.journal
         if journal.segment is not None:
             return journal.segment
         try:
-            segment = journal.open(self._locks, self.make_room)
+            segment = journal.open(self.locks, self.make_room)
         except OSError as error:
             raise translated(error) from error
         try:
@@ -457,113 +438,11 @@ class Folder:
     def is_log_overfull(self) -> bool:
         return self.journal.is_overfull
 
-    def flush(self) -> None:
-        """Sync what was acknowledged, and put without waiting; remove the files it was in."""
-        with self.mutex:
-            if self._failure is not None:
-                return
-            group = Group(None)
-            if self.journal.notes or self._has_unsynced:
-                group.segment = self._open_log()
-                try:
-                    self.journal.write(group.segment)
-                except OSError as error:
-                    raise translated(error) from error
-                self._has_unsynced = False
-            group.discards, self._discards = self._discards, []
-        self.sync(group)
-
-    def checkpoint(self) -> None:
-        """Sync the boxes themselves; then the log begins anew."""
-        with self._checkpointing:
-            self.flush()
-            with self.mutex:
-                if self._failure is not None or self.journal.segment is None or not self.dirty:
-                    return
-                written = self.journal.swap()
-                dirty, self.dirty = self.dirty, {}
-                self._syncing = dirty
-            try:
-                self.sync_boxes([box.folder for box, _ in dirty.values()])
-            except OSError as error:
-                self.fail(error)
-                raise MailboxesFailed from error
-            with self.mutex:
-                # At once: who idles from here on must not leave a log of what is long gone.
-                written.begin()
-            for digest, (box, whole) in list(dirty.items()):
-                self.settle(box.id, whole)
-                dirty.pop(digest, None)
-
-    def settle(self, id: str, whole: Whole) -> None:
-        """Up to here a box is on disk. Written down where that would not be done soon anyway."""
-        with self.mutex:
-            if self._failure is not None:
-                return
-            box = self.box(id)
-            number = box.number
-            if not self._locks.take(number, time.monotonic() + PATIENCE_SECONDS):
-                return  # It is being used: the next line says it.
-            self._look()
-            try:
-                box.look(self)
-                box.look_at_state(self)
-                box.whole = max(box.whole, whole)
-                is_quiet = (box.write_file, box.write_byte) == whole[:2]
-                if is_quiet and box.saved < box.whole:
-                    box.save(self, is_noted=self._is_closing)
-            except OSError as error:
-                box.forget()
-                self._telemetry.emit("service_failed", service="janitor", error=repr(error))
-            except PenstockError:
-                return  # Damaged: that was told when it was found.
-            finally:
-                self._locks.release(number)
-
-    def sync_boxes(self, boxes: list[str]) -> None:
-        """All files in these folders, and the folders' own names."""
-        disk = self.disk
-        if len(boxes) > SYNC_EACH_MAX and disk.sync_all(self._locks.file):
-            return
-        folders: set[str] = set()
-        for folder in boxes:
-            try:
-                names = disk.list(folder)
-            except FileNotFoundError:
-                continue
-            for name in names:
-                if name.endswith(".log"):
-                    sync_path(disk, f"{folder}/{name}")
-            while len(folder) >= len(self.root) and folder not in folders:
-                folders.add(folder)
-                folder = os.path.dirname(folder)
-        for folder in sorted(folders, reverse=True):
-            disk.sync_folder(folder)
-
-    def _remove(self, discards: list[str | Wipe]) -> None:
-        for discard in discards:
-            try:
-                if isinstance(discard, Wipe):
-                    self._wipe(discard)
-                else:
-                    self.disk.unlink(discard)
-            except FileNotFoundError:
-                continue  # Another process opened the box, and found it read through.
-
-    def _wipe(self, wipe: Wipe) -> None:
-        try:
-            with self.locked(wipe.id) as box:
-                box.look(self)
-                box.wipe(self, wipe.entry)
-        except PenstockError as error:
-            # It is tried again when the box is opened the next time.
-            self._telemetry.emit("service_failed", service="janitor", error=repr(error))
-
     # Opening and closing
 
     def recover(self) -> int:
         """Put what dead processes have left in their logs into the boxes. Returns how many logs."""
-        return recover(self, self._locks)
+        return recover(self, self.locks)
 
     def close(self) -> None:
         """Sync the boxes, and leave no log behind."""
@@ -571,7 +450,7 @@ class Folder:
             return
         try:
             if self._failure is None:
-                self._is_closing = True
+                self._upkeep.is_closing = True
                 self.checkpoint()
                 # Once more for the lines that say up to where they are whole.
                 self.checkpoint()
@@ -594,7 +473,7 @@ class Folder:
         self.files.close()
         self._changes.close(is_own=is_own)
         self.journal.close()
-        self._locks.close()
+        self.locks.close()
 
 
 def files_max() -> int:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from penstock.mailboxes import commit_log
-from penstock.mailboxes.box import PREFIX, path_of
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.listing import box_folders
 from penstock.mailboxes.record import (
@@ -26,6 +25,7 @@ from penstock.mailboxes.record import (
     scan,
 )
 from penstock.mailboxes.recovery import is_unnamed, message_files
+from penstock.mailboxes.shelf import PREFIX, path_of
 from penstock.mailboxes.state import NAME, NOTHING, State, Whole, parse_line
 from penstock.mailboxes.state_log import read_state, read_whole
 

@@ -11,10 +11,11 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from penstock.mailboxes.box import Box, Shelf, make_parents
+from penstock.mailboxes.box import Box
 from penstock.mailboxes.commit_log import STATE, WRITTEN, Segment, Write
-from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.disk import Disk, make_parents
 from penstock.mailboxes.locking import Locks
+from penstock.mailboxes.shelf import Shelf
 
 LETTERS = ("a", "b")
 GROWTH_MAX = 4

@@ -7,8 +7,7 @@ import os
 import msgspec
 
 from penstock.errors import InvalidSettings, StoreError
-from penstock.mailboxes.box import make_parents
-from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.disk import Disk, make_parents
 from penstock.mailboxes.state_log import read_whole
 
 VERSION = 1

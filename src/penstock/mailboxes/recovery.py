@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 
-from penstock.mailboxes.box import ACKED_MAX, PREFIX, SUFFIX, Box, Entry, Shelf, entry_of
+from penstock.mailboxes.box import ACKED_MAX, Box
 from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.putting import append, begin_file
 from penstock.mailboxes.record import (
     HEADER_SIZE,
     Damage,
@@ -23,6 +24,7 @@ from penstock.mailboxes.record import (
     encode_record,
     scan,
 )
+from penstock.mailboxes.shelf import PREFIX, SUFFIX, Entry, Shelf, entry_of
 from penstock.mailboxes.state import NAME, NOTHING, State
 from penstock.mailboxes.state_log import read_state, read_whole, sync_path
 
@@ -110,10 +112,10 @@ def _begin_with_gap(box: Box, shelf: Shelf, first: int, last: int) -> None:
     next_seq = max(box.next_seq, last + 1)
     place = box.read_file, box.read_msg, box.read_byte
     box.write_byte, box.next_seq = 0, first
-    header = box.begin_file(shelf, now, [])
+    header = begin_file(box, shelf, now, [])
     gap = encode_range(Type.GAP, first, last, now, box.salt, HEADER_SIZE)
     entry = Entry(first, box.write_file, HEADER_SIZE, len(gap), "", now, Type.GAP, last)
-    box.flush(shelf, [header, gap], [entry], [])
+    append(box, shelf, [header, gap], [entry], [])
     box.write_msg, box.next_seq = 0, last + 1
     box.read_file, box.read_msg, box.read_byte = place
     if next_seq > box.next_seq:

@@ -12,12 +12,13 @@ import os
 
 import msgspec
 
-from penstock.mailboxes.box import Box, path_of
+from penstock.mailboxes.box import Box
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.inspection import BoxFiles, Finding, read_box
 from penstock.mailboxes.record import HEADER_SIZE, Header, Type, encode_range, encode_record
 from penstock.mailboxes.recovery import QUARANTINE, keep, message_files
+from penstock.mailboxes.shelf import path_of
 from penstock.mailboxes.state import NAME, State
 from penstock.mailboxes.state_log import read_whole
 

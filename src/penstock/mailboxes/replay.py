@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 
-from penstock.mailboxes.box import Shelf, make_parents, path_of
 from penstock.mailboxes.commit_log import STATE, WRITTEN, LogEntry
+from penstock.mailboxes.disk import make_parents
 from penstock.mailboxes.record import (
     HEADER_SIZE,
     OVERHEAD,
@@ -23,6 +23,7 @@ from penstock.mailboxes.record import (
     decode_record,
     encode_range,
 )
+from penstock.mailboxes.shelf import Shelf, path_of
 from penstock.mailboxes.state import NAME, NOTHING, State, Whole, parse_line
 from penstock.mailboxes.state_log import read_state, read_whole
 

@@ -1,48 +1,52 @@
 """A postman's round: what goes into boxes that this process holds the locks of.
 
 Most is one message for a box that has room for it. That is done in few steps, because there are
-many; whatever needs a closer look goes the long way, through `Box.put`.
+many; whatever needs a closer look goes the long way, through `put`.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.mail import NewMail, Posted
-from penstock.mailboxes.box import NOTHING_NEW, Box, Entry, Shelf, Wipe, undo
+from penstock.mailboxes.box import Box
 from penstock.mailboxes.commit_log import Segment, Write
 from penstock.mailboxes.disk import translated
 from penstock.mailboxes.journal import Journal
+from penstock.mailboxes.putting import put, undo
 from penstock.mailboxes.record import Type, encode_message
+from penstock.mailboxes.shelf import Entry, Shelf, Wipe
 from penstock.mailboxes.state import Whole
 
 Answers = list[Posted | PenstockError]
 MESSAGE, QUOTA = Type.MESSAGE, Type.QUOTA
 
 
-class Group:
+class Group(msgspec.Struct):
     """What was put together, and is not on disk yet."""
 
-    def __init__(self, segment: Segment | None) -> None:
-        self.segment = segment
-        self.boxes: list[Box] = []
-        self.answers: list[Answers] = []
-        self.writes: list[Write] = []
-        """For the log."""
-        self.busy: list[int] = []
-        """The requests whose box another process holds."""
-        self.discards: list[str | Wipe] = []
-        """What may go when this is on disk."""
+    segment: Segment | None
+    boxes: list[Box] = []
+    answers: list[Answers] = []
+    writes: list[Write] = []
+    """For the log."""
+    busy: list[int] = []
+    """The requests whose box another process holds."""
+    discards: list[str | Wipe] = []
+    """What may go when this is on disk."""
 
 
 class Street(Shelf, Protocol):
     """Where the boxes are."""
 
     journal: Journal
-    dirty: dict[bytes, tuple[Box, Whole]]
 
+    @property
+    def dirty(self) -> dict[bytes, tuple[Box, Whole]]: ...
     def box(self, id: str) -> Box: ...
 
 
@@ -70,7 +74,7 @@ def put_each(
             or len(pending) >= messages_max
             or box.write_msg >= file_messages_max
             or (pending and pending[-1].type is QUOTA)
-            or (not (mail := mails[0]).is_original and box.known(mail.id, NOTHING_NEW))
+            or (not (mail := mails[0]).is_original and box.known(mail.id))
         ):
             answers.append(_put_slowly(street, box, mails, now, group))
             continue
@@ -107,7 +111,7 @@ def _put_slowly(
     street: Street, box: Box, mails: list[NewMail], now: Micros, group: Group
 ) -> Answers:
     try:
-        answers, writes, first = box.put(street, mails, now)
+        answers, writes, first = put(box, street, mails, now)
     except OSError as error:
         return [translated(error) for _ in mails]
     except PenstockError as error:

@@ -13,12 +13,14 @@ import msgspec
 from penstock import codec
 from penstock.errors import InvalidInput, PenstockError
 from penstock.mail import MailKind, NewMail, check_mail_id, check_mailbox
-from penstock.mailboxes.box import Box, Entry, mail_id
+from penstock.mailboxes.box import Box
 from penstock.mailboxes.commit_log import Write
 from penstock.mailboxes.contents import look
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.listing import names_in
+from penstock.mailboxes.putting import append, begin_file
 from penstock.mailboxes.record import HEADER_SIZE, Type, encode_range, encode_record
+from penstock.mailboxes.shelf import Entry, mail_id
 
 VERSION = 1
 TYPES = {MailKind.MESSAGE: Type.MESSAGE, MailKind.QUOTA: Type.QUOTA, MailKind.GAP: Type.GAP}
@@ -181,7 +183,7 @@ def _adopt(box: Box, folder: Folder, lines: list[Line]) -> None:
     """A box that was not here, with the numbers and times that its messages had."""
     box.next_seq = box.read_seq = lines[0].seq
     writes: list[Write] = []
-    parts = [box.begin_file(folder, folder.now(), writes)]
+    parts = [begin_file(box, folder, folder.now(), writes)]
     offset, entries = HEADER_SIZE, []
     expected = lines[0].seq
     for line in lines:
@@ -209,6 +211,6 @@ def _adopt(box: Box, folder: Folder, lines: list[Line]) -> None:
         parts.append(data)
         offset += len(data)
         expected = last + 1
-    box.flush(folder, parts, entries, writes)
+    append(box, folder, parts, entries, writes)
     box.next_seq = expected
     box.save(folder)

@@ -15,9 +15,9 @@ import msgspec
 from penstock import codec
 from penstock.errors import PenstockError
 from penstock.mail import Mail
-from penstock.mailboxes.box import mail_id
 from penstock.mailboxes.contents import look, mail_of
 from penstock.mailboxes.folder import Folder
+from penstock.mailboxes.shelf import mail_id
 
 FILE_BYTES_MAX = 1024 * 1024
 _RECORD = struct.Struct("<QQ")
