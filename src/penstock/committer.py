@@ -32,7 +32,7 @@ from penstock.errors import (
     WriteTimeout,
 )
 from penstock.job import Enqueued, NewJob
-from penstock.model import Message, NewMessage, Receipt
+from penstock.model import Alike, Message, NewMessage, Receipt
 from penstock.ports import Store, Transaction, Writer
 from penstock.service import Service
 from penstock.settings import Settings
@@ -113,7 +113,7 @@ class Batch(msgspec.Struct, gc=False):
 
     kind: Kind
     operations: list[Operation[Any]]
-    items: list[Any]
+    items: Sequence[Any]
     can_fail: bool
 
 
@@ -361,8 +361,11 @@ class Committer(Service):
                 batch = _batch(operation)
                 batches.append(batch)
                 kind = None if operation.can_fail else operation.kind
-                operations, items = batch.operations, batch.items
+                operations = batch.operations
             else:
+                if len(operations) == 1:
+                    # A list of its own: the first one is its caller's.
+                    items = batches[-1].items = [*batches[-1].items]
                 operations.append(operation)
                 items += operation.items
         return group, batches
@@ -492,14 +495,18 @@ class Committer(Service):
 
 
 def _batch(operation: Operation[Any]) -> Batch:
-    return Batch(operation.kind, [operation], [*operation.items], operation.can_fail)
+    return Batch(operation.kind, [operation], operation.items, operation.can_fail)
 
 
 def _have_keys(messages: Sequence[NewMessage]) -> bool:
+    if isinstance(messages, Alike):
+        return False
     return any(message.idempotency_key is not None for message in messages)
 
 
 def _weigh(items: Sequence[NewMessage] | Sequence[NewJob]) -> int:
+    if isinstance(items, Alike):
+        return sum(map(len, items.bodies))
     return sum(len(item.body) for item in items)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, get_args, overload
@@ -67,6 +68,31 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     headers: bytes | None = None
     ttl: Micros | None = None
     idempotency_key: str | None = None
+
+
+class Alike(Sequence[NewMessage]):
+    """Messages that differ in their bodies alone: there may be many, and most are never looked at
+    one by one."""
+
+    __slots__ = ("bodies", "encoding", "topic", "type")
+
+    def __init__(self, topic: str, bodies: list[bytes], encoding: int, type: str | None) -> None:
+        self.topic = topic
+        self.bodies = bodies
+        self.encoding = encoding
+        self.type = type
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @overload
+    def __getitem__(self, place: int) -> NewMessage: ...
+    @overload
+    def __getitem__(self, place: slice) -> Alike: ...
+    def __getitem__(self, place: int | slice) -> NewMessage | Alike:
+        if isinstance(place, slice):
+            return Alike(self.topic, self.bodies[place], self.encoding, self.type)
+        return NewMessage(self.topic, self.bodies[place], self.encoding, self.type)
 
 
 class Publication(msgspec.Struct, frozen=True):

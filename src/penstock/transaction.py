@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import Token
 from datetime import datetime
@@ -278,7 +278,7 @@ class HubTransaction:
         finally:
             self._mutex.release()
 
-    def _append(self, topic: str, messages: list[NewMessage]) -> list[Receipt]:
+    def _append(self, topic: str, messages: Sequence[NewMessage]) -> list[Receipt]:
         with self._mutex:
             transaction = self._begun()
             conflator = self._runtime.conflator
@@ -288,7 +288,7 @@ class HubTransaction:
                 # A refused key may be caught, and the transaction go on without these messages.
                 with transaction.savepoint():
                     receipts = transaction.topics.append(
-                        [*batch, *messages],
+                        [*batch, *messages] if batch else messages,
                         producer=self._runtime.name,
                         now=self._runtime.clock.now(),
                     )

@@ -20,7 +20,7 @@ from penstock.errors import (
     TopicNotFound,
     WriteTimeout,
 )
-from penstock.model import Retention
+from penstock.model import Alike, Pattern, Retention
 from penstock.ports import Store, Writer
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
@@ -106,6 +106,27 @@ def test_whatever_waits_is_one_transaction(bench: Bench) -> None:
 
     assert [operation.wait(SOON)[0].id for operation in operations] == list(range(2, 52))
     assert bench.groups == [(1, 1), (50, 50)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_messages_that_are_alike_are_one_transaction_with_others(bench: Bench, count: int) -> None:
+    alike = Alike("t", [b"%d" % n for n in range(count)], 0, "kind")
+    listed = [new_message("t", b"listed")]
+    operations = held_group(
+        bench,
+        lambda committer: committer.append(alike),
+        lambda committer: committer.append(listed),
+        lambda committer: committer.append(alike),
+    )
+
+    ids = [[receipt.id for receipt in operation.wait(SOON)] for operation in operations]
+    assert [id for some in ids for id in some] == list(range(2, 2 * count + 3))
+    assert [len(some) for some in ids] == [count, 1, count]
+    stored = bench.store.topics.read_last(Pattern.parse("t"), count=100, now=0)
+    assert payloads(stored) == [*alike.bodies, b"listed", *alike.bodies]
+    assert [message.type for message in stored] == ["kind"] * count + [None] + ["kind"] * count
+    assert (len(alike), len(listed)) == (count, 1), "they are their callers'"
+    assert bench.groups == [(1, 1), (3, 2 * count + 1)]
 
 
 def test_threads_and_tasks_share_a_transaction(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock import codec
@@ -11,6 +11,7 @@ from penstock.clock import micros
 from penstock.errors import InvalidInput, InvalidTopic
 from penstock.model import (
     RESERVED_PREFIX,
+    Alike,
     Format,
     NewMessage,
     Publication,
@@ -119,9 +120,10 @@ def prepare_many(
     payloads: Iterable[Any],
     type: str | None,
     format: Format | None,
-) -> Iterator[list[NewMessage]]:
+) -> Iterator[Sequence[NewMessage]]:
     """The messages, encoded, in groups for one transaction each."""
     settings = runtime.settings
+    size = settings.commit_group_max
     bytes_max, compress_above = settings.payload_bytes_max, settings.compress_above_bytes
     check_publishable(topic)
     if type is not None:
@@ -148,9 +150,10 @@ def prepare_many(
     if isinstance(payloads, (list, tuple)):
         small = min(bytes_max, compress_above)
         bodies = codec.encode_dicts(payloads, small) if format is None else None
-        if bodies is None:
-            messages = iter(list(messages))
-        else:
-            messages = iter([NewMessage(topic, body, codec.JSON, type) for body in bodies])
-    while group := list(itertools.islice(messages, settings.commit_group_max)):
+        if bodies is not None:
+            for start in range(0, len(bodies), size):
+                yield Alike(topic, bodies[start : start + size], codec.JSON, type)
+            return
+        messages = iter(list(messages))
+    while group := list(itertools.islice(messages, size)):
         yield group

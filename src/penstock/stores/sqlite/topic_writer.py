@@ -17,6 +17,7 @@ from penstock.errors import (
     TransactionError,
 )
 from penstock.model import (
+    Alike,
     Delivery,
     LogState,
     Message,
@@ -343,6 +344,9 @@ def _runs(messages: Sequence[NewMessage]) -> Iterator[tuple[NewMessage, list[byt
 
     Most groups are one such run, and what is the same for all of it is done once.
     """
+    if isinstance(messages, Alike):
+        yield messages[0], messages.bodies
+        return
     rest = iter(messages)
     head = next(rest, None)
     while head is not None:
