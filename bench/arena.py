@@ -19,8 +19,7 @@ class Arena:
 
     def __init__(self, root: Path, *, needs_disk: bool = True) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self._used: list[Path] = []
-        self._is_keeping = False
+        self._kept: list[Path] | None = None
         self.root = root.resolve()
         self.filesystem = filesystem_kind(self.root)
         if needs_disk and self.filesystem in MEMORY_FILESYSTEMS:
@@ -34,23 +33,21 @@ class Arena:
         # What the measurement before has left to be written is not this one's.
         os.sync()
         folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.root))
-        self._used.append(folder)
         try:
             yield folder
         finally:
-            if not self._is_keeping:
-                self._clear()
+            if self._kept is None:
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                self._kept.append(folder)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
         """Nothing is removed until the end."""
-        self._is_keeping = True
+        self._kept = kept = []
         try:
             yield
         finally:
-            self._is_keeping = False
-            self._clear()
-
-    def _clear(self) -> None:
-        while self._used:
-            shutil.rmtree(self._used.pop(), ignore_errors=True)
+            self._kept = None
+            for folder in kept:
+                shutil.rmtree(folder, ignore_errors=True)
