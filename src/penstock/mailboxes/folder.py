@@ -21,10 +21,9 @@ from penstock.errors import (
     HubClosed,
     InvalidSettings,
     MailboxesFailed,
-    PenstockError,
     StoreBusy,
 )
-from penstock.mail import NewMail, Posted
+from penstock.mail import NewMail
 from penstock.mailboxes.arrivals import Arrivals
 from penstock.mailboxes.box import Box
 from penstock.mailboxes.changes import Changes
@@ -44,7 +43,7 @@ from penstock.mailboxes.locking import (
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
 from penstock.mailboxes.reserve import Reserve
-from penstock.mailboxes.round import Group, put_each
+from penstock.mailboxes.round import Answer, Group, Request, put_each
 from penstock.mailboxes.salvage import recover
 from penstock.mailboxes.shelf import Limits, Scrub
 from penstock.mailboxes.state import Whole
@@ -264,7 +263,7 @@ class Folder:
 
     # Putting
 
-    def post(self, id: str, mail: NewMail) -> Posted | PenstockError | None:
+    def post(self, id: str, mail: NewMail) -> Answer | None:
         """One that is not synced, in few steps. None if somebody holds the box: `put` waits."""
         group = Group(None)
         with self.mutex:
@@ -284,7 +283,7 @@ class Folder:
 
     def put(
         self,
-        requests: list[tuple[str, list[NewMail]]],
+        requests: list[Request],
         *,
         is_logged: bool,
         patience_seconds: float | None = None,
@@ -318,7 +317,7 @@ class Folder:
 
     def _put_in_turn(
         self,
-        requests: list[tuple[str, list[NewMail]]],
+        requests: list[Request],
         now: Micros,
         group: Group,
         ends_at: float,
@@ -343,9 +342,7 @@ class Folder:
         self.look_around()
         return True
 
-    def _check_space(
-        self, segment: Segment | None, requests: list[tuple[str, list[NewMail]]]
-    ) -> None:
+    def _check_space(self, segment: Segment | None, requests: list[Request]) -> None:
         """Nothing is put where it would not fit into the log, or take the last space of all."""
         try:
             self._reserve.check()
@@ -482,7 +479,7 @@ def files_max() -> int:
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(4, limit // 4)
 
 
-def bytes_max(requests: list[tuple[str, list[NewMail]]]) -> int:
+def bytes_max(requests: list[Request]) -> int:
     """What requests may take in the log, with all that may be written for them."""
     size = LOG_BYTES_PER_REQUEST * len(requests)
     for _, mails in requests:

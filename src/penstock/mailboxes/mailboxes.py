@@ -373,8 +373,9 @@ def make_mail(settings: Settings, item: Any) -> NewMail:
     body, encoding = codec.encode(
         parcel.payload, parcel.format, settings.payload_bytes_max, settings.compress_above_bytes
     )
+    is_original = parcel.id is None
     if parcel.type is None and parcel.topic is None:
-        return NewMail(id, body, encoding)
+        return NewMail(id, body, encoding, is_original=is_original)
     for name, what in ((parcel.type, "message type"), (parcel.topic, "topic")):
         if name is not None:
             check_name(name, what)
@@ -385,7 +386,7 @@ def make_mail(settings: Settings, item: Any) -> NewMail:
         None if position is None else position.epoch,
         None if position is None else position.offset,
     )
-    return NewMail(id, body, encoding, encode_attributes(attributes))
+    return NewMail(id, body, encoding, encode_attributes(attributes), is_original=is_original)
 
 
 def encode_attributes(attributes: Attributes) -> bytes:

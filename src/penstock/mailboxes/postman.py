@@ -10,16 +10,15 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import HubClosed, PenstockError, QueueFull, WriteTimeout
-from penstock.mail import NewMail, Posted
+from penstock.errors import HubClosed, QueueFull, WriteTimeout
+from penstock.mail import NewMail
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.locking import PATIENCE_SECONDS, PAUSE_SECONDS_MAX
+from penstock.mailboxes.round import Answer, Request
 from penstock.service import Service
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 
-Answer = Posted | PenstockError
-Request = tuple[str, list[NewMail]]
 _UNSET: Any = object()
 
 

@@ -83,9 +83,6 @@ class Header(msgspec.Struct, frozen=True):
         return None
 
 
-_MESSAGE = int(Type.MESSAGE)
-
-
 class Record(msgspec.Struct, frozen=True):
     """One record, and where it is."""
 
@@ -131,29 +128,8 @@ def encode_record(
     body: bytes = b"",
     encoding: int = 0,
 ) -> bytes:
-    size = len(id) + len(attributes) + len(body)
-    head = _RECORD.pack(MAGIC, size, seq, at, type, encoding, len(id), len(attributes), 0)
-    seed = (salt ^ offset) & 0xFFFFFFFF
-    check = crc32c(head, seed)
     content = id + attributes + body
-    return head + _CRC.pack(check) + content + _CRC.pack(crc32c(content, check))
-
-
-def encode_message(
-    seq: int,
-    at: Micros,
-    salt: int,
-    offset: int,
-    id: bytes,
-    attributes: bytes,
-    body: bytes,
-    encoding: int,
-) -> bytes:
-    """A message as `encode_record` has it, in few steps: there are many."""
-    content = id + attributes + body
-    head = _pack_record(
-        MAGIC, len(content), seq, at, _MESSAGE, encoding, len(id), len(attributes), 0
-    )
+    head = _pack_record(MAGIC, len(content), seq, at, type, encoding, len(id), len(attributes), 0)
     check = crc32c(head, (salt ^ offset) & 0xFFFFFFFF)
     return head + _pack_crc(check) + content + _pack_crc(crc32c(content, check))
 

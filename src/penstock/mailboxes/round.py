@@ -18,11 +18,13 @@ from penstock.mailboxes.commit_log import Segment, Write
 from penstock.mailboxes.disk import translated
 from penstock.mailboxes.journal import Journal
 from penstock.mailboxes.putting import put, undo
-from penstock.mailboxes.record import Type, encode_message
+from penstock.mailboxes.record import Type, encode_record
 from penstock.mailboxes.shelf import Entry, Shelf, Wipe
 from penstock.mailboxes.state import Whole
 
-Answers = list[Posted | PenstockError]
+Request = tuple[str, list[NewMail]]
+"""What is to be put into one box."""
+Answer = Posted | PenstockError
 MESSAGE, QUOTA = Type.MESSAGE, Type.QUOTA
 
 
@@ -31,7 +33,7 @@ class Group(msgspec.Struct):
 
     segment: Segment | None
     boxes: list[Box] = []
-    answers: list[Answers] = []
+    answers: list[list[Answer]] = []
     writes: list[Write] = []
     """For the log."""
     busy: list[int] = []
@@ -50,12 +52,10 @@ class Street(Shelf, Protocol):
     def box(self, id: str) -> Box: ...
 
 
-def put_each(
-    street: Street, requests: list[tuple[str, list[NewMail]]], now: Micros, group: Group
-) -> None:
+def put_each(street: Street, requests: list[Request], now: Micros, group: Group) -> None:
     """Under the locks of all these boxes, by whoever has looked and said that it is `changing`."""
     find, seen, dirty = street.box, street.seen, street.dirty
-    write, open_file = street.disk.write, street.files.get
+    write, open_file, add_header = street.disk.write, street.files.get, street.journal.add_header
     messages_max, file_messages_max = street.limits[:2]
     is_logged, boxes, answers, writes = (
         group.segment is not None,
@@ -79,8 +79,16 @@ def put_each(
             answers.append(_put_slowly(street, box, mails, now, group))
             continue
         name, digest, seq, salt = mail.id, box.digest, box.next_seq, box.salt
-        data = encode_message(
-            seq, now, salt, offset, name.encode(), mail.attributes, mail.body, mail.encoding
+        data = encode_record(
+            MESSAGE,
+            seq,
+            now,
+            salt,
+            offset,
+            name.encode(),
+            mail.attributes,
+            mail.body,
+            mail.encoding,
         )
         try:
             write(open_file(box.write_path or box.find_write_path()), data, offset)
@@ -100,16 +108,14 @@ def put_each(
         if is_logged:
             if not box.hidden_from:
                 box.hidden_from = seq
-            whole = box.whole
-            if whole[0] < file or not whole[1]:
-                street.journal.add_header(street, box, file, salt, offset)
+            add_header(street, box, file, salt, offset)
             writes.append(Write(digest, file, salt, offset, data))
             dirty[digest] = (box, (file, offset + size, seq + 1))
 
 
 def _put_slowly(
     street: Street, box: Box, mails: list[NewMail], now: Micros, group: Group
-) -> Answers:
+) -> list[Answer]:
     try:
         answers, writes, first = put(box, street, mails, now)
     except OSError as error:

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,14 @@ class Guard:
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._doorbell: _Doorbell | None = None
         self._is_listening = False
 
     def add(self, path: Path) -> None:
         """From now on the file is ours. Raises if another library has it open here already."""
         with self._lock:
             self._check_open(path)
-            if self._doorbell is None:
-                self._doorbell = _Doorbell(self._listen)
-                sys.meta_path.insert(0, self._doorbell)
+            if self not in sys.meta_path:
+                sys.meta_path.insert(0, self)
             if LIBRARY in sys.modules:
                 self._listen()
             name = os.path.realpath(path)
@@ -52,6 +50,11 @@ class Guard:
         """In a forked child, where nothing is open any more."""
         self._lock = threading.Lock()
         self._open.clear()
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
+        """As one of those who find modules: finds none, but hears which one is looked for."""
+        if name == LIBRARY:
+            self._listen()
 
     def _listen(self) -> None:
         if not self._is_listening:
@@ -87,17 +90,6 @@ class Guard:
             text = urllib.parse.unquote(urllib.parse.urlsplit(text).path)
         if text and os.path.realpath(text) in self._open:
             raise ForeignConnection(f"sqlite3.connect({str(name)!r}) would lose data.")
-
-
-class _Doorbell:
-    """Among the finders of modules: finds none, but hears which one is looked for."""
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
-        if name == LIBRARY:
-            self._ring()
 
 
 guard = Guard()
