@@ -161,3 +161,16 @@ def test_what_sections_printed_is_put_together_again(arena: Arena) -> None:
     figures, again = report.read(printed)
     assert report.as_json(KEYS, figures, {}) == report.as_json(KEYS, FIGURES, {})
     assert again["machine"] == about["machine"]
+
+
+def test_an_arena_removes_what_is_done_with_and_nothing_else(arena: Arena) -> None:
+    with arena.fresh() as outer:
+        with arena.fresh() as inner:
+            assert inner != outer
+        assert outer.is_dir()
+        assert not inner.exists()
+    with arena.keeping():
+        with arena.fresh() as kept:
+            pass
+        assert kept.is_dir()
+    assert list(arena.root.iterdir()) == []
