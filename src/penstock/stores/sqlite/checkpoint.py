@@ -1,8 +1,9 @@
 """Keeps the write-ahead log and the file small, off the path of publishers.
 
-A passive checkpoint copies what it can beside running writers. Under a steady load it never
-catches up, so a log that has grown too large is finished in one short turn at the turnstile,
-after which writing starts at its beginning again.
+A passive checkpoint copies what it can beside running writers. Each makes them wait for the disk,
+so there is one when the log is half full and one when it is full. Under a steady load it never
+catches up, so a full log is finished in one short turn at the turnstile, after which writing
+starts at its beginning again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.stores.sqlite.forks import add_holder, gate
 from penstock.stores.sqlite.turnstile import Turnstile
 
 PAGE_BYTES = 4096
-PASSIVE_PAGES = 4096
+CATCH_UP_TRIES = 8
 RESTART_WAIT_MS = 250
 TURN_SECONDS = 0.25
 
@@ -39,6 +40,7 @@ class Checkpointer:
         self._database = database
         self.restart_pages = wal_bytes_max // PAGE_BYTES // 2
         """With so many in it, the log is begun anew."""
+        self._step_pages = max(1, self.restart_pages // 2)
         self._wal_bytes_max = wal_bytes_max
         self._connection: apsw.Connection | None = None
         self._generation = 0
@@ -47,10 +49,18 @@ class Checkpointer:
         add_holder(self)
         self.pages = 0
         """In the write-ahead log after this process's last commit."""
+        self._copied = 0
+        """Of these, how many the database had when this process last looked."""
+
+    def committed(self, pages: int) -> None:
+        """This process has committed, and there are so many pages in the log."""
+        self.pages = pages
+        if pages < self._copied:
+            self._copied = 0  # It was begun anew.
 
     @property
     def is_due(self) -> bool:
-        return self.pages >= min(PASSIVE_PAGES, self.restart_pages)
+        return self.pages - self._copied >= self._step_pages
 
     def run(self, *, force: bool = False) -> None:
         with self._lock, gate, translated(self._database.path):
@@ -58,10 +68,10 @@ class Checkpointer:
             # A file that a slow reader made large stays large until somebody cuts it.
             is_large = self._wal_bytes() > self._wal_bytes_max
             if force or is_large or self.is_due:
-                pages = self._passive(connection)
-                if force or is_large or pages > self.restart_pages:
-                    pages = self._restart(connection, pages)
-                self.pages = pages
+                pages = self._copy(connection)
+                if force or is_large or pages >= self.restart_pages:
+                    self._catch_up(connection)
+                    self._restart(connection)
             self._vacuum(connection)
 
     def close(self) -> None:
@@ -88,24 +98,33 @@ class Checkpointer:
             self._connection.set_busy_timeout(RESTART_WAIT_MS)
         return self._connection
 
-    def _passive(self, connection: apsw.Connection) -> int:
+    def _copy(self, connection: apsw.Connection) -> int:
+        """What can be copied beside running writers. How many pages the log has."""
         try:
-            pages, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.BusyError:
-            return self.pages  # Another process is at it.
-        return 0 if done == pages else pages
+            pages = copied = self.pages  # Another process is at it.
+        self._copied = copied
+        return pages
 
-    def _restart(self, connection: apsw.Connection, pages: int) -> int:
+    def _catch_up(self, connection: apsw.Connection) -> None:
+        """Only a copy that nobody has written behind is synced. What is not synced here, writers
+        wait for while the log is begun anew."""
+        for _ in range(CATCH_UP_TRIES):
+            if self._copy(connection) >= self.pages:
+                return
+
+    def _restart(self, connection: apsw.Connection) -> None:
         is_large = self._wal_bytes() > self._wal_bytes_max
         mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if is_large else apsw.SQLITE_CHECKPOINT_RESTART
         self._turnstile.enter(TURN_SECONDS)
         try:
             connection.wal_checkpoint(mode=mode)
+            self.pages = self._copied = 0
         except apsw.BusyError:
-            return pages  # A reader is still on it; the next round tries again.
+            return  # A reader is still on it; the next round tries again.
         finally:
             self._turnstile.leave()
-        return 0
 
     def _vacuum(self, connection: apsw.Connection) -> None:
         free = fetch_value(connection, "PRAGMA freelist_count")

@@ -206,7 +206,7 @@ class SqliteStore:
             shutil.rmtree(self._database.path.parent, ignore_errors=True)
 
     def _committed(self, pages: int) -> None:
-        self._checkpointer.pages = pages
+        self._checkpointer.committed(pages)
         if self.on_growth is not None and self._checkpointer.is_due:
             self.on_growth()
 
