@@ -7,6 +7,7 @@ rate, one whose handlers take a lock, and a schedule that ticks every second.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 
 import penstock
@@ -22,6 +23,7 @@ PENDING_MAX = 200
 NARROW_MAX = 2
 PACED_MAX = 10
 PACED_SECONDS = 0.5
+ASK_SECONDS = 1.0
 
 _ENDS = frozenset(
     {
@@ -44,6 +46,7 @@ class Load:
         self._store = hub._open().store
         self._chance = random.Random(7)
         self.acked: dict[int, str] = {}
+        self._asks_at = 0.0
         hub.jobs.limit("narrow", concurrency=NARROW_MAX)
         hub.jobs.limit("paced", rate=PACED_MAX, per_seconds=PACED_SECONDS)
         tick = hub.schedules.put(
@@ -85,8 +88,11 @@ class Load:
         ]
 
     def is_done(self) -> bool:
-        # Those that crashed often would come back later: they are asked to come now.
-        self._hub.jobs.retry_all(state="scheduled")
+        # Those that crashed often would come back later: they are asked to come now. Seldom: asked
+        # again, one that fails at its first attempt is at its first attempt again.
+        if time.monotonic() > self._asks_at:
+            self._hub.jobs.retry_all(state="scheduled")
+            self._asks_at = time.monotonic() + ASK_SECONDS
         completed = sum(stats.completed for stats in self._hub.jobs.stats())
         return completed == len(self.acked) + len(self.ticks())
 
