@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from crc32c import crc32c
@@ -117,18 +117,6 @@ class Segment:
         check = crc32c(data, crc32c(head, (self._salt ^ self._place) & 0xFFFFFFFF))
         self._added += (_CHECK.pack(check), head, data)
         self._place += ENTRY_SIZE + size
-
-    def add_written(self, writes: Iterable[Write]) -> None:
-        """As `add`, for all that was written to message files, in few steps."""
-        added, place, salt = self._added, self._place, self._salt
-        for write in writes:
-            data = write.data
-            size = len(data)
-            head = _CHECKED.pack(size, WRITTEN, write.digest, write.file, write.salt, write.offset)
-            check = crc32c(data, crc32c(head, (salt ^ place) & 0xFFFFFFFF))
-            added += (_CHECK.pack(check), head, data)
-            place += ENTRY_SIZE + size
-        self._place = place
 
     def write(self) -> None:
         """What was added. If that fails, it is not in the log."""

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.errors import PenstockError, QuotaExceeded
-from penstock.mail import Posted
-
 if TYPE_CHECKING:
     from penstock.mailboxes.feeder import Feeder
     from penstock.mailboxes.mailroom import MailRoom
@@ -25,15 +22,6 @@ class Tally:
         self.puts = 0
         self.acks = 0
         self.refused = 0
-
-    def count(self, answers: list[list[Posted | PenstockError]]) -> None:
-        """What became of a group that was put."""
-        for some in answers:
-            for answer in some:
-                if answer.__class__ is Posted:
-                    self.puts += answer.is_new
-                elif isinstance(answer, QuotaExceeded):
-                    self.refused += 1
 
 
 class MailboxFigures(msgspec.Struct, frozen=True):

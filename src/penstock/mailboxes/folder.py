@@ -23,7 +23,7 @@ from penstock.errors import (
     MailboxesFailed,
     StoreBusy,
 )
-from penstock.mail import NewMail
+from penstock.mail import NewMail, Posted
 from penstock.mailboxes.arrivals import Arrivals
 from penstock.mailboxes.box import Box
 from penstock.mailboxes.changes import Changes
@@ -43,7 +43,7 @@ from penstock.mailboxes.locking import (
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
 from penstock.mailboxes.reserve import Reserve
-from penstock.mailboxes.round import Answer, Group, Request, put_each
+from penstock.mailboxes.round import Group, Request, put_each, putting_into
 from penstock.mailboxes.salvage import recover
 from penstock.mailboxes.shelf import Limits, Scrub
 from penstock.mailboxes.state import Whole
@@ -91,6 +91,7 @@ class Folder:
         self.tally = Tally()
         self.mutex = threading.RLock()
         self._boxes: dict[str, Box] = {}
+        self._many_boxes = settings.mailbox_cached_max // 2
         self._failure: BaseException | None = None
         self.journal = Journal(self.disk, root, settings.mailbox_log_bytes)
         self._is_closed = False
@@ -116,6 +117,7 @@ class Folder:
             self.changing = self._changes.begin
             self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
             opened.callback(self.arrivals.stop)
+            self.put_one = putting_into(self)
             self.recovered = self.recover()
             opened.pop_all()
 
@@ -148,14 +150,14 @@ class Folder:
         boxes = self._boxes
         box = boxes.get(id)
         if box is not None:
-            if 2 * len(boxes) > self.settings.mailbox_cached_max:
+            if len(boxes) > self._many_boxes:
                 # Those used last stand last, and go last; with much space left, none goes soon.
                 del boxes[id]
                 boxes[id] = box
         else:
             digest = hashlib.sha256(id.encode()).digest()
             box = Box(id, digest, self.folder_of(digest))
-            if len(self._boxes) >= self.settings.mailbox_cached_max:
+            if len(boxes) >= self.settings.mailbox_cached_max:
                 self._evict()
             boxes[id] = box
         return box
@@ -263,23 +265,29 @@ class Folder:
 
     # Putting
 
-    def post(self, id: str, mail: NewMail) -> Answer | None:
-        """One that is not synced, in few steps. None if somebody holds the box: `put` waits."""
-        group = Group(None)
+    def post(self, id: str, mail: NewMail) -> Posted | None:
+        """One that is not synced, in few steps. None if it takes more, or longer: `put` does it."""
+        changes, locks = self._changes, self.locks
         with self.mutex:
             self.check()
-            number = self.box(id).number
-            if self._changes.is_low or not self.locks.try_take(number):
+            box = self.box(id)
+            number = box.number
+            if changes.is_low or not locks.try_take(number):
                 return None
             try:
-                self.look_around()
-                self.changing()
-                put_each(self, [(id, [mail])], self._clock.now(), group)
+                if changes.look() != self.seen:
+                    self.look_around()
+                changes.begin()
+                put = self.put_one(box, mail, self._clock.now())
+            except OSError as error:
+                raise translated(error) from error
             finally:
-                self.locks.release(number)
-            self.tally.count(group.answers)
+                locks.release(number)
+            if put is None:
+                return None
+            self.tally.puts += 1
         self.arrivals.tell((number,))
-        return group.answers[0][0]
+        return put[0]
 
     def put(
         self,
@@ -353,7 +361,7 @@ class Folder:
 
     def _log(self, segment: Segment, group: Group) -> None:
         try:
-            self.journal.write(segment, group.writes)
+            self.journal.write(segment)
         except OSError as error:
             # There was space for it. What is in the boxes may be read and written behind by now.
             self.fail(error)
@@ -375,11 +383,12 @@ class Folder:
     def show(self, group: Group) -> None:
         """Those who wait may have it."""
         with self.mutex:
-            self.tally.count(group.answers)
+            self.tally.puts += group.puts
+            self.tally.refused += group.refused
             for box in group.boxes:
                 box.hidden_from = 0
         if group.boxes:
-            self.arrivals.tell([box.number for box in group.boxes])
+            self.arrivals.tell(box.number for box in group.boxes)
 
     def fail(self, error: BaseException) -> None:
         """What is on disk is not known any more: nothing is accepted until it is opened anew."""
@@ -483,6 +492,7 @@ def bytes_max(requests: list[Request]) -> int:
     """What requests may take in the log, with all that may be written for them."""
     size = LOG_BYTES_PER_REQUEST * len(requests)
     for _, mails in requests:
+        size += LOG_BYTES_PER_MAIL * len(mails)
         for mail in mails:
-            size += len(mail.body) + len(mail.attributes) + LOG_BYTES_PER_MAIL
+            size += len(mail.body) + len(mail.attributes)
     return size

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from penstock.mailboxes.box import Box
-from penstock.mailboxes.commit_log import STATE, WRITTEN, Segment, Write
+from penstock.mailboxes.commit_log import STATE, WRITTEN, Segment
 from penstock.mailboxes.disk import Disk, make_parents
 from penstock.mailboxes.locking import Locks
 from penstock.mailboxes.shelf import Shelf
@@ -33,7 +33,8 @@ class Journal:
         self.segment: Segment | None = None
         self._spare: Segment | None = None
         self._liveness = -1
-        self._headed: set[tuple[bytes, int]] = set()
+        self.headed: set[tuple[bytes, int]] = set()
+        """Files whose header the segment has, or the disk, with their boxes."""
         self.notes: list[tuple[bytes, bytes]] = []
         """Lines of state that are not in the log yet, with their boxes."""
 
@@ -68,25 +69,24 @@ class Journal:
         for folder in (self._folder, root, os.path.dirname(root)):
             self._disk.sync_folder(folder)
 
-    def add_header(self, shelf: Shelf, box: Box, file: int, salt: int, offset: int) -> None:
-        """Before what is written at `offset`: a file of which nothing is synced can be made anew
+    def add_header(self, shelf: Shelf, box: Box, file: int, salt: int) -> None:
+        """Before what is written to this file: one of which nothing is synced can be made anew
         from this log alone."""
-        segment = self.segment
-        assert segment is not None, "it was opened before anything was put"
         key = (box.digest, file)
-        if key in self._headed or (box.whole[0] >= file and box.whole[1]):
+        if key in self.headed:
             return
-        self._headed.add(key)
-        if offset:
-            try:
-                header = box.header_of(shelf, file)
-            except FileNotFoundError:
-                return  # Another process has read it through and removed it.
-            segment.add(WRITTEN, box.digest, file, salt, 0, header)
+        self.headed.add(key)
+        if box.whole[0] >= file and box.whole[1]:
+            return
+        try:
+            header = box.header_of(shelf, file)
+        except FileNotFoundError:
+            return  # Another process has read it through and removed it.
+        assert self.segment is not None, "it was opened before anything was put"
+        self.segment.add(WRITTEN, box.digest, file, salt, 0, header)
 
-    def write(self, segment: Segment, writes: Sequence[Write] = ()) -> None:
-        """These, and the notes. Raises `OSError`, and then nothing is in the log."""
-        segment.add_written(writes)
+    def write(self, segment: Segment) -> None:
+        """What was added, and the notes. Raises `OSError`, and then nothing is in the log."""
         for digest, line in self.notes:
             segment.add(STATE, digest, 0, 0, 0, line)
         segment.write()
@@ -98,13 +98,13 @@ class Journal:
         assert self.segment is not None
         assert self._spare is not None, "they are opened together"
         self.segment, self._spare = self._spare, self.segment
-        self._headed.clear()
+        self.headed.clear()
         return self._spare
 
     def begin_anew(self) -> None:
         """Nothing that is in it matters any more."""
         self.notes.clear()
-        self._headed.clear()
+        self.headed.clear()
         for segment in (self.segment, self._spare):
             if segment is not None:
                 segment.begin()

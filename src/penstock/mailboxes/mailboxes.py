@@ -199,10 +199,11 @@ class Mailbox:
         """
         runtime = self._ready()
         mail = mail_of(runtime.settings, payload, id, type, format)
-        answer = put(runtime, self.id, [mail], timeout)[0]
-        if isinstance(answer, PenstockError):
-            raise answer
-        return answer
+        if runtime.settings.mailbox_durability == "os":
+            posted = runtime.mail.folder.post(self.id, mail)
+            if posted is not None:
+                return posted
+        return checked(put(runtime, self.id, [mail], timeout))[0]
 
     def put_many(self, payloads: Iterable[Any], *, timeout: float | None = None) -> list[Posted]:
         """Put many messages, in order; returns when all are on disk.
@@ -333,10 +334,6 @@ def put(
 
 def put_now(folder: Folder, id: str, mails: list[NewMail]) -> list[Posted | PenstockError]:
     """Without a commit log, and so without a thread that others wait for, too."""
-    if len(mails) == 1:
-        posted = folder.post(id, mails[0])
-        if posted is not None:
-            return [posted]
     ends_at = time.monotonic() + folder.settings.lock_timeout_seconds
     while True:
         group = folder.put([(id, mails)], is_logged=False, patience_seconds=PATIENCE_SECONDS)

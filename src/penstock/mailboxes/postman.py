@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -31,9 +32,6 @@ class Delivery(msgspec.Struct):
     done: threading.Lock | None = None
     result: list[Answer] = _UNSET
     error: BaseException | None = None
-    request: int = 0
-    start: int = 0
-    """Where its answers are: in those to which request, and from which on."""
     tried_until: float = 0.0
     """When it is given up, of one whose box another process holds."""
 
@@ -137,10 +135,8 @@ class Postman(Service):
             number = numbers.setdefault(box, len(requests))
             if number == len(requests):
                 requests.append((box, mails))
-                delivery.request, delivery.start = number, 0
             else:
                 before = requests[number][1]
-                delivery.request, delivery.start = number, len(before)
                 # A list of its own: the first one is its caller's.
                 requests[number] = (box, before + mails)
         return group, requests
@@ -159,11 +155,7 @@ class Postman(Service):
             for delivery in group:
                 delivery.error = error
         else:
-            for delivery in group:
-                answers, count = written.answers[delivery.request], len(delivery.mails)
-                if len(answers) > count:
-                    answers = answers[delivery.start : delivery.start + count]
-                delivery.result = answers
+            _hand_out(group, requests, written.answers)
             if written.busy:
                 group = self._without_busy(group, {requests[n][0] for n in written.busy})
         _answer(group)
@@ -182,6 +174,19 @@ class Postman(Service):
         if not answered:
             self._bed.acquire(timeout=PAUSE_SECONDS_MAX)  # Nothing else is to be done.
         return answered
+
+
+def _hand_out(
+    group: list[Delivery], requests: list[Request], answers: list[list[Answer]]
+) -> None:
+    """Each delivery its own answers."""
+    if len(group) == len(requests):
+        for delivery, result in zip(group, answers, strict=True):
+            delivery.result = result
+        return
+    left = {box: iter(some) for (box, _), some in zip(requests, answers, strict=True)}
+    for delivery in group:
+        delivery.result = list(islice(left[delivery.box], len(delivery.mails)))
 
 
 def _answer(group: list[Delivery]) -> None:

@@ -6,15 +6,16 @@ many; whatever needs a closer look goes the long way, through `put`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from penstock.clock import Micros
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, QuotaExceeded
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.box import Box
-from penstock.mailboxes.commit_log import Segment, Write
+from penstock.mailboxes.commit_log import WRITTEN, Segment, Write
 from penstock.mailboxes.disk import translated
 from penstock.mailboxes.journal import Journal
 from penstock.mailboxes.putting import put, undo
@@ -25,6 +26,7 @@ from penstock.mailboxes.state import Whole
 Request = tuple[str, list[NewMail]]
 """What is to be put into one box."""
 Answer = Posted | PenstockError
+PutOne = Callable[[Box, NewMail, Micros], tuple[Posted, bytes] | None]
 MESSAGE, QUOTA = Type.MESSAGE, Type.QUOTA
 
 
@@ -34,8 +36,8 @@ class Group(msgspec.Struct):
     segment: Segment | None
     boxes: list[Box] = []
     answers: list[list[Answer]] = []
-    writes: list[Write] = []
-    """For the log."""
+    puts: int = 0
+    refused: int = 0
     busy: list[int] = []
     """The requests whose box another process holds."""
     discards: list[str | Wipe] = []
@@ -49,41 +51,37 @@ class Street(Shelf, Protocol):
 
     @property
     def dirty(self) -> dict[bytes, tuple[Box, Whole]]: ...
+    @property
+    def put_one(self) -> PutOne: ...
     def box(self, id: str) -> Box: ...
 
 
-def put_each(street: Street, requests: list[Request], now: Micros, group: Group) -> None:
-    """Under the locks of all these boxes, by whoever has looked and said that it is `changing`."""
-    find, seen, dirty = street.box, street.seen, street.dirty
-    write, open_file, add_header = street.disk.write, street.files.get, street.journal.add_header
+def putting_into(street: Street) -> PutOne:
+    """Made once for a street: what it does is done for each message, and what it needs for that
+    is at hand."""
+    write, open_file = street.disk.write, street.files.get
     messages_max, file_messages_max = street.limits[:2]
-    is_logged, boxes, answers, writes = (
-        group.segment is not None,
-        group.boxes,
-        group.answers,
-        group.writes,
-    )
-    for id, mails in requests:
-        box = find(id)
-        pending, file, offset = box.pending, box.write_file, box.write_byte
+
+    def put_one(box: Box, mail: NewMail, now: Micros) -> tuple[Posted, bytes] | None:
+        """The answer, and what was written to the end of the box's file. None if this message
+        needs a closer look. Under the box's lock."""
+        pending, offset = box.pending, box.write_byte
         if (
-            len(mails) != 1
-            or box.looked_at != seen
+            box.looked_at != street.seen
             or not offset
             or box.halted
             or len(pending) >= messages_max
             or box.write_msg >= file_messages_max
             or (pending and pending[-1].type is QUOTA)
-            or (not (mail := mails[0]).is_original and box.known(mail.id))
+            or (not mail.is_original and box.known(mail.id))
         ):
-            answers.append(_put_slowly(street, box, mails, now, group))
-            continue
-        name, digest, seq, salt = mail.id, box.digest, box.next_seq, box.salt
+            return None
+        name, seq, file = mail.id, box.next_seq, box.write_file
         data = encode_record(
             MESSAGE,
             seq,
             now,
-            salt,
+            box.salt,
             offset,
             name.encode(),
             mail.attributes,
@@ -92,25 +90,48 @@ def put_each(street: Street, requests: list[Request], now: Micros, group: Group)
         )
         try:
             write(open_file(box.write_path or box.find_write_path()), data, offset)
-        except OSError as error:
-            undo(box, street, [Write(digest, file, salt, offset, data)])
-            answers.append([translated(error)])
-            continue
+        except OSError:
+            undo(box, street, [Write(box.digest, file, box.salt, offset, data)])
+            raise
         size = len(data)
         box.write_byte = offset + size
         box.next_seq = seq + 1
         box.write_msg += 1
-        answers.append([Posted(name, seq, not pending)])
+        posted = Posted(name, seq, not pending)
         pending.append(Entry(seq, file, offset, size, name, now, MESSAGE, seq))
         if box.ids is not None:
             box.ids[name] = seq
+        return posted, data
+
+    return put_one
+
+
+def put_each(street: Street, requests: list[Request], now: Micros, group: Group) -> None:
+    """Under the locks of all these boxes, by whoever has looked and said that it is `changing`."""
+    find, put_one, dirty, journal = street.box, street.put_one, street.dirty, street.journal
+    segment, boxes, answers = group.segment, group.boxes, group.answers
+    for id, mails in requests:
+        box = find(id)
+        try:
+            put = put_one(box, mails[0], now) if len(mails) == 1 else None
+        except OSError as error:
+            answers.append([translated(error)])
+            continue
+        if put is None:
+            answers.append(_put_slowly(street, box, mails, now, group))
+            continue
+        posted, data = put
+        answers.append([posted])
         boxes.append(box)
-        if is_logged:
+        group.puts += 1
+        if segment is not None:
+            digest, file, salt, end = box.digest, box.write_file, box.salt, box.write_byte
             if not box.hidden_from:
-                box.hidden_from = seq
-            add_header(street, box, file, salt, offset)
-            writes.append(Write(digest, file, salt, offset, data))
-            dirty[digest] = (box, (file, offset + size, seq + 1))
+                box.hidden_from = posted.seq
+            if (digest, file) not in journal.headed:
+                journal.add_header(street, box, file, salt)
+            segment.add(WRITTEN, digest, file, salt, end - len(data), data)
+            dirty[digest] = (box, (file, end, box.next_seq))
 
 
 def _put_slowly(
@@ -122,13 +143,22 @@ def _put_slowly(
         return [translated(error) for _ in mails]
     except PenstockError as error:
         return [error for _ in mails]
-    if writes:
-        group.boxes.append(box)
-        if group.segment is not None:
-            if not box.hidden_from and box.next_seq > first:
-                box.hidden_from = first
-            for write in writes:
-                street.journal.add_header(street, box, write.file, write.salt, write.offset)
-            group.writes += writes
-            street.dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
+    for answer in answers:
+        group.puts += isinstance(answer, Posted) and answer.is_new
+        group.refused += isinstance(answer, QuotaExceeded)
+    if not writes:
+        return answers
+    group.boxes.append(box)
+    if group.segment is not None:
+        if not box.hidden_from and box.next_seq > first:
+            box.hidden_from = first
+        for write in writes:
+            if write.offset:
+                street.journal.add_header(street, box, write.file, write.salt)
+            else:
+                street.journal.headed.add((box.digest, write.file))
+            group.segment.add(
+                WRITTEN, write.digest, write.file, write.salt, write.offset, write.data
+            )
+        street.dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
     return answers
