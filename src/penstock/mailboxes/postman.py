@@ -176,9 +176,7 @@ class Postman(Service):
         return answered
 
 
-def _hand_out(
-    group: list[Delivery], requests: list[Request], answers: list[list[Answer]]
-) -> None:
+def _hand_out(group: list[Delivery], requests: list[Request], answers: list[list[Answer]]) -> None:
     """Each delivery its own answers."""
     if len(group) == len(requests):
         for delivery, result in zip(group, answers, strict=True):
