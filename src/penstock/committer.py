@@ -336,7 +336,7 @@ class Committer(Service):
         # Once per sleep: the thread itself may be long in getting the interpreter's lock.
         self._is_asleep = False
         self.nudge()
-        if self._has_ended:
+        if self._has_ended or self._thread is None:
             self._is_asleep = True
             self._refuse_rest()
 

@@ -16,9 +16,10 @@ import time
 from penstock.clock import Micros
 from penstock.errors import PenstockError, StoreError, StoreFull
 
-_LOCK = struct.Struct("hhqqi4x")
+_pack_lock = struct.Struct("hhqqi4x").pack
 _UNLOCKED = fcntl.F_UNLCK
 _LOCKED = fcntl.F_WRLCK
+_FROM_START = os.SEEK_SET
 # Locks of an open file, not of a process: several hubs of one process exclude each other, too.
 _SET_WAIT = getattr(fcntl, "F_OFD_SETLKW", 38)
 _SET = getattr(fcntl, "F_OFD_SETLK", 37)
@@ -104,11 +105,11 @@ class Disk:
 
     def lock(self, file: int, offset: int) -> None:
         """One byte of a file, against all others who opened it. Waits."""
-        fcntl.fcntl(file, _SET_WAIT, _LOCK.pack(_LOCKED, os.SEEK_SET, offset, 1, 0))
+        fcntl.fcntl(file, _SET_WAIT, _pack_lock(_LOCKED, _FROM_START, offset, 1, 0))
 
     def try_lock(self, file: int, offset: int) -> bool:
         try:
-            fcntl.fcntl(file, _SET, _LOCK.pack(_LOCKED, os.SEEK_SET, offset, 1, 0))
+            fcntl.fcntl(file, _SET, _pack_lock(_LOCKED, _FROM_START, offset, 1, 0))
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
@@ -118,7 +119,7 @@ class Disk:
     def try_lock_all(self, file: int) -> bool:
         """All bytes at once, if nobody has any of them."""
         try:
-            fcntl.fcntl(file, _SET, _LOCK.pack(_LOCKED, os.SEEK_SET, 0, 0, 0))
+            fcntl.fcntl(file, _SET, _pack_lock(_LOCKED, _FROM_START, 0, 0, 0))
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
@@ -126,10 +127,10 @@ class Disk:
         return True
 
     def unlock_all(self, file: int) -> None:
-        fcntl.fcntl(file, _SET, _LOCK.pack(_UNLOCKED, os.SEEK_SET, 0, 0, 0))
+        fcntl.fcntl(file, _SET, _pack_lock(_UNLOCKED, _FROM_START, 0, 0, 0))
 
     def unlock(self, file: int, offset: int) -> None:
-        fcntl.fcntl(file, _SET, _LOCK.pack(_UNLOCKED, os.SEEK_SET, offset, 1, 0))
+        fcntl.fcntl(file, _SET, _pack_lock(_UNLOCKED, _FROM_START, offset, 1, 0))
 
 
 def make_parents(disk: Disk, folder: str) -> None:

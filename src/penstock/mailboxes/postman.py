@@ -54,10 +54,12 @@ class Postman(Service):
         self._settings = settings
         self._is_waited_for = settings.mailbox_durability == "durable"
         self._queue: deque[Delivery] = deque()
+        self._queue_max = settings.write_queue_max
         self._bed = threading.Lock()
         self._bed.acquire()
         self._is_asleep = True
         self._is_closed = False
+        self._has_ended = False
 
     def put(self, box: str, mails: list[NewMail]) -> Delivery:
         lock = threading.Lock()
@@ -73,15 +75,22 @@ class Postman(Service):
     def _submit(self, delivery: Delivery) -> Delivery:
         if self._is_closed:
             raise HubClosed
-        if len(self._queue) >= self._settings.write_queue_max:
-            raise QueueFull(f"{len(self._queue):,} messages are waiting for the disk.")
+        queue = self._queue
+        if len(queue) >= self._queue_max:
+            raise QueueFull(f"{len(queue):,} messages are waiting for the disk.")
+        queue.append(delivery)
+        if self._is_asleep:
+            self._rouse()
+        return delivery
+
+    def _rouse(self) -> None:
         if self._thread is None:
             self.start()
-        self._queue.append(delivery)
-        if self._is_asleep:
-            self._is_asleep = False  # Once per sleep: it may take long to get to run.
-            self.nudge()
-        return delivery
+        self._is_asleep = False  # Once per sleep: it may take long to get to run.
+        self.nudge()
+        if self._has_ended or self._thread is None:
+            self._is_asleep = True
+            self._refuse_rest()
 
     @property
     def waiting(self) -> int:
@@ -114,6 +123,19 @@ class Postman(Service):
     def _on_stop(self) -> None:
         while self._queue:
             self._deliver(*self._next_group())
+        self._has_ended = True
+        self._is_asleep = True
+        self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        """Those who came through the door while it was closing."""
+        while True:
+            try:
+                late = self._queue.popleft()
+            except IndexError:
+                return
+            late.error = HubClosed()
+            _answer([late])
 
     def _next_group(self) -> tuple[list[Delivery], list[Request]]:
         """As much as one sync may wait for; at least one delivery. And one request for each box."""
