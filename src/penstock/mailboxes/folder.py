@@ -269,8 +269,11 @@ class Folder:
         """One that is not synced, in few steps. None if it takes more, or longer: `put` does it."""
         changes, locks = self._changes, self.locks
         with self.mutex:
-            self.check()
-            box = self.box(id)
+            if self._failure is not None or self._is_closed:
+                self.check()
+            box = self._boxes.get(id)
+            if box is None or len(self._boxes) > self._many_boxes:
+                box = self.box(id)
             number = box.number
             if changes.is_low or not locks.try_take(number):
                 return None
@@ -286,7 +289,8 @@ class Folder:
             if put is None:
                 return None
             self.tally.puts += 1
-        self.arrivals.tell((number,))
+        if changes.is_awaited:
+            self.arrivals.tell((number,))
         return put[0]
 
     def put(
@@ -490,9 +494,9 @@ def files_max() -> int:
 
 def bytes_max(requests: list[Request]) -> int:
     """What requests may take in the log, with all that may be written for them."""
-    size = LOG_BYTES_PER_REQUEST * len(requests)
-    for _, mails in requests:
-        size += LOG_BYTES_PER_MAIL * len(mails)
-        for mail in mails:
-            size += len(mail.body) + len(mail.attributes)
-    return size
+    sizes = [
+        LOG_BYTES_PER_MAIL + len(mail.body) + len(mail.attributes)
+        for _, mails in requests
+        for mail in mails
+    ]
+    return LOG_BYTES_PER_REQUEST * len(requests) + sum(sizes)

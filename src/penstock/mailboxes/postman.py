@@ -139,29 +139,35 @@ class Postman(Service):
 
     def _next_group(self) -> tuple[list[Delivery], list[Request]]:
         """As much as one sync may wait for; at least one delivery. And one request for each box."""
-        count_left, bytes_left = self._settings.commit_group_max, self._settings.commit_bytes_max
         queue = self._queue
-        group: list[Delivery] = []
-        requests: list[Request] = []
-        numbers: dict[str, int] = {}
-        while queue:
-            delivery = queue.popleft()
-            box, mails = delivery.box, delivery.mails
-            count_left -= len(mails)
-            for mail in mails:
-                bytes_left -= len(mail.body)
-            if (count_left < 0 or bytes_left < 0) and group:
-                queue.appendleft(delivery)
+        group = [queue.popleft() for _ in range(len(queue))]
+        surplus = group[self._fitting(group) :]
+        if surplus:
+            del group[-len(surplus) :]
+            queue.extendleft(reversed(surplus))
+        requests = {delivery.box: delivery.mails for delivery in group}
+        if len(requests) < len(group):
+            # Lists of their own: these are their callers'.
+            requests = {box: [] for box in requests}
+            for delivery in group:
+                requests[delivery.box] += delivery.mails
+        return group, list(requests.items())
+
+    def _fitting(self, group: list[Delivery]) -> int:
+        """How many of them, from the first on, one sync may wait for."""
+        counts = [len(delivery.mails) for delivery in group]
+        sizes = [len(mail.body) for delivery in group for mail in delivery.mails]
+        count_max, bytes_max = self._settings.commit_group_max, self._settings.commit_bytes_max
+        if len(sizes) <= count_max and sum(sizes) <= bytes_max:
+            return len(group)
+        fitting = count = size = 0
+        for more in counts:
+            size += sum(sizes[count : count + more])
+            count += more
+            if fitting and (count > count_max or size > bytes_max):
                 break
-            group.append(delivery)
-            number = numbers.setdefault(box, len(requests))
-            if number == len(requests):
-                requests.append((box, mails))
-            else:
-                before = requests[number][1]
-                # A list of its own: the first one is its caller's.
-                requests[number] = (box, before + mails)
-        return group, requests
+            fitting += 1
+        return fitting
 
     def _deliver(self, group: list[Delivery], requests: list[Request]) -> None:
         folder = self._folder
@@ -211,18 +217,19 @@ def _hand_out(group: list[Delivery], requests: list[Request], answers: list[list
 
 def _answer(group: list[Delivery]) -> None:
     """All callers at once: one wake for each event loop, whatever the number of its tasks."""
-    loops: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
-    latest, waiting = None, []
+    loops: dict[asyncio.AbstractEventLoop | None, list[Delivery]] = {}
     for delivery in group:
-        if delivery.future is None:
-            assert delivery.done is not None
-            delivery.done.release()
-            continue
-        loop = delivery.future.get_loop()
-        if loop is not latest:
-            latest, waiting = loop, loops.setdefault(loop, [])
-        waiting.append(delivery)
+        future = delivery.future
+        loop = None if future is None else future.get_loop()
+        if loop in loops:
+            loops[loop].append(delivery)
+        else:
+            loops[loop] = [delivery]
+    for delivery in loops.pop(None, ()):
+        assert delivery.done is not None, "it is waited for by a thread"
+        delivery.done.release()
     for loop, deliveries in loops.items():
+        assert loop is not None
         try:
             loop.call_soon_threadsafe(_resolve, deliveries)
         except RuntimeError:
