@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.stores.sqlite.checkpoint import PAGE_BYTES, Checkpointer
+from penstock.stores.sqlite.checkpoint import PAGE_BYTES, STEPS, Checkpointer
 from penstock.stores.sqlite.store import SqliteStore
 from tests.factories import hub_on
 
-FULL_PAGES = 64
+FULL_PAGES = 128
+STEP_PAGES = FULL_PAGES // STEPS
 BODY = b"x" * 3000
 
 
@@ -24,7 +25,7 @@ def hub(tmp_path: Path) -> Iterator[penstock.Hub]:
 
 @pytest.fixture
 def checkpointer(hub: penstock.Hub) -> Iterator[Checkpointer]:
-    """One that finds the log full after 64 pages."""
+    """One that finds the log full after 128 pages."""
     store = hub._open().store
     assert isinstance(store, SqliteStore)
     made = Checkpointer(store._database, wal_bytes_max=2 * FULL_PAGES * PAGE_BYTES)
@@ -43,24 +44,24 @@ def fill(hub: penstock.Hub, checkpointer: Checkpointer, pages: int) -> None:
             return
 
 
-def test_it_is_due_when_the_log_is_half_full_and_when_it_is_full(
+def test_it_is_due_when_a_part_of_the_log_is_full(
     hub: penstock.Hub, checkpointer: Checkpointer
 ) -> None:
-    fill(hub, checkpointer, FULL_PAGES // 2 - 8)
+    fill(hub, checkpointer, STEP_PAGES - 8)
     assert not checkpointer.is_due
-    fill(hub, checkpointer, FULL_PAGES // 2)
+    fill(hub, checkpointer, STEP_PAGES)
     assert checkpointer.is_due
 
 
 def test_what_was_copied_is_not_copied_with_each_commit_again(
     hub: penstock.Hub, checkpointer: Checkpointer
 ) -> None:
-    fill(hub, checkpointer, FULL_PAGES // 2)
+    fill(hub, checkpointer, STEP_PAGES)
     copied = checkpointer.pages
     checkpointer.run()
     checkpointer.committed(copied + 4)
     assert not checkpointer.is_due
-    checkpointer.committed(copied + FULL_PAGES // 2)
+    checkpointer.committed(copied + STEP_PAGES)
     assert checkpointer.is_due
 
 
@@ -69,15 +70,15 @@ def test_a_full_log_is_begun_anew(hub: penstock.Hub, checkpointer: Checkpointer)
     checkpointer.run()
     assert (checkpointer.pages, checkpointer.is_due) == (0, False)
     fill(hub, checkpointer, 1)
-    assert checkpointer.pages < FULL_PAGES // 4
+    assert checkpointer.pages < STEP_PAGES
 
 
 def test_one_that_another_process_has_begun_anew_counts_from_there(
     hub: penstock.Hub, checkpointer: Checkpointer
 ) -> None:
-    fill(hub, checkpointer, FULL_PAGES // 2)
+    fill(hub, checkpointer, STEP_PAGES)
     checkpointer.run()
     checkpointer.committed(4)
     assert not checkpointer.is_due
-    checkpointer.committed(FULL_PAGES // 2)
+    checkpointer.committed(STEP_PAGES)
     assert checkpointer.is_due

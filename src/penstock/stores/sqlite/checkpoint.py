@@ -1,7 +1,7 @@
 """Keeps the write-ahead log and the file small, off the path of publishers.
 
 A passive checkpoint copies what it can beside running writers. Each makes them wait for the disk,
-so there is one when the log is half full and one when it is full. Under a steady load it never
+and a large one for long, so there are four until the log is full. Under a steady load it never
 catches up, so a full log is finished in one short turn at the turnstile, after which writing
 starts at its beginning again.
 """
@@ -25,6 +25,7 @@ from penstock.stores.sqlite.forks import add_holder, gate
 from penstock.stores.sqlite.turnstile import Turnstile
 
 PAGE_BYTES = 4096
+STEPS = 4
 CATCH_UP_TRIES = 8
 RESTART_WAIT_MS = 250
 TURN_SECONDS = 0.25
@@ -40,7 +41,7 @@ class Checkpointer:
         self._database = database
         self.restart_pages = wal_bytes_max // PAGE_BYTES // 2
         """With so many in it, the log is begun anew."""
-        self._step_pages = max(1, self.restart_pages // 2)
+        self._step_pages = max(1, self.restart_pages // STEPS)
         self._wal_bytes_max = wal_bytes_max
         self._connection: apsw.Connection | None = None
         self._generation = 0
