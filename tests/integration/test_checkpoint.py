@@ -65,6 +65,29 @@ def test_what_was_copied_is_not_copied_with_each_commit_again(
     assert checkpointer.is_due
 
 
+def test_a_reader_that_holds_the_log_is_not_asked_with_each_commit(
+    hub: penstock.Hub, checkpointer: Checkpointer
+) -> None:
+    fill(hub, checkpointer, STEP_PAGES // 2)
+    store = hub._open().store
+    assert isinstance(store, SqliteStore)
+    reader = store._database.connect(read_only=True)
+    try:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM penstock_messages").fetchall()
+        fill(hub, checkpointer, FULL_PAGES)
+        checkpointer.run()
+        assert checkpointer.pages >= FULL_PAGES, "the reader needs it"
+        fill(hub, checkpointer, 1)
+        assert not checkpointer.is_due
+        fill(hub, checkpointer, checkpointer.pages + STEP_PAGES)
+        assert checkpointer.is_due
+    finally:
+        reader.close()
+    checkpointer.run()
+    assert checkpointer.pages == 0
+
+
 def test_a_full_log_is_begun_anew(hub: penstock.Hub, checkpointer: Checkpointer) -> None:
     fill(hub, checkpointer, FULL_PAGES)
     checkpointer.run()

@@ -50,18 +50,18 @@ class Checkpointer:
         add_holder(self)
         self.pages = 0
         """In the write-ahead log after this process's last commit."""
-        self._copied = 0
-        """Of these, how many the database had when this process last looked."""
+        self._pages_then = 0
+        """In it when this process last copied what could be copied."""
 
     def committed(self, pages: int) -> None:
         """This process has committed, and there are so many pages in the log."""
         self.pages = pages
-        if pages < self._copied:
-            self._copied = 0  # It was begun anew.
+        if pages < self._pages_then:
+            self._pages_then = 0  # It was begun anew.
 
     @property
     def is_due(self) -> bool:
-        return self.pages - self._copied >= self._step_pages
+        return self.pages - self._pages_then >= self._step_pages
 
     def run(self, *, force: bool = False) -> None:
         with self._lock, gate, translated(self._database.path):
@@ -102,10 +102,10 @@ class Checkpointer:
     def _copy(self, connection: apsw.Connection) -> int:
         """What can be copied beside running writers. How many pages the log has."""
         try:
-            pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            pages, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.BusyError:
-            pages = copied = self.pages  # Another process is at it.
-        self._copied = copied
+            pages = self.pages  # Another process is at it.
+        self._pages_then = pages
         return pages
 
     def _catch_up(self, connection: apsw.Connection) -> None:
@@ -121,7 +121,7 @@ class Checkpointer:
         self._turnstile.enter(TURN_SECONDS)
         try:
             connection.wal_checkpoint(mode=mode)
-            self.pages = self._copied = 0
+            self.pages = self._pages_then = 0
         except apsw.BusyError:
             return  # A reader is still on it; the next round tries again.
         finally:
