@@ -15,10 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar, cast
+from itertools import groupby
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from penstock.callers import answer, fitting, held_lock
 from penstock.clock import Clock, Micros
 from penstock.entry import NewMark
 from penstock.errors import (
@@ -134,7 +136,7 @@ class Committer(Service):
         # Nobody is at the queue: before the thread starts, while it sleeps, after it has ended.
         self._is_asleep = True
         # Locked while there is no reason to wake up: an Event takes five times as long.
-        self._bed = _held_lock()
+        self._bed = held_lock()
         self._is_closed = False
         self._has_ended = False
         self.on_appended: Callable[[list[Message]], None] | None = None
@@ -155,7 +157,7 @@ class Committer(Service):
                 messages,
                 can_fail=_have_keys(messages),
                 weight=_weigh(messages),
-                done=_held_lock(),
+                done=held_lock(),
             )
         )
 
@@ -167,7 +169,7 @@ class Committer(Service):
                 is_single=True,
                 can_fail=message.idempotency_key is not None,
                 weight=len(message.body),
-                done=_held_lock(),
+                done=held_lock(),
             )
         )
 
@@ -182,7 +184,7 @@ class Committer(Service):
                 Kind.ENQUEUE,
                 can_fail=can_fail,
                 weight=_weigh(jobs),
-                done=_held_lock(),
+                done=held_lock(),
             )
         )
 
@@ -196,7 +198,7 @@ class Committer(Service):
         """Mark them in the ledger, in one transaction."""
         assert marks, "nothing to mark"
         can_fail = any(mark.hash is not None for mark in marks)
-        return self._submit(Operation(None, marks, Kind.MARK, can_fail=can_fail, done=_held_lock()))
+        return self._submit(Operation(None, marks, Kind.MARK, can_fail=can_fail, done=held_lock()))
 
     def mark_one_async(self, mark: NewMark) -> asyncio.Future[bool]:
         future: asyncio.Future[bool] = asyncio.Future()
@@ -212,7 +214,7 @@ class Committer(Service):
 
     def run(self, write: Callable[[Transaction], T]) -> Operation[T]:
         """Run `write` inside the next transaction; its failure is its caller's alone."""
-        return self._submit(Operation(write, (), Kind.RUN, can_fail=True, done=_held_lock()))
+        return self._submit(Operation(write, (), Kind.RUN, can_fail=True, done=held_lock()))
 
     def append_async(self, messages: Sequence[NewMessage]) -> asyncio.Future[list[Receipt]]:
         assert messages, "nothing to append"
@@ -248,7 +250,7 @@ class Committer(Service):
     def run_quietly(self, write: Callable[[Transaction], object]) -> None:
         """From a finalizer: nobody waits, and nothing is raised if there is no room or no hub."""
         if not self._is_closed and len(self._queue) < self._queue_max:
-            self._queue.append(Operation(write, (), Kind.RUN, can_fail=True, done=_held_lock()))
+            self._queue.append(Operation(write, (), Kind.RUN, can_fail=True, done=held_lock()))
             self.nudge()
 
     @property
@@ -315,7 +317,7 @@ class Committer(Service):
             except IndexError:
                 return
             late.error = HubClosed()
-            self._answer([late])
+            answer([late])
 
     def _submit(self, operation: Operation[T]) -> Operation[T]:
         if inside_transaction.get():
@@ -343,32 +345,16 @@ class Committer(Service):
     def _next_group(self) -> tuple[list[Operation[Any]], list[Batch]]:
         """As much as one transaction may hold; at least one operation. And the same in batches."""
         queue = self._queue
-        count_left, bytes_left = self._settings.commit_group_max, self._settings.commit_bytes_max
-        group: list[Operation[Any]] = []
-        batches: list[Batch] = []
-        kind: Kind | None = None
-        operations: list[Operation[Any]] = []
-        items: list[Any] = []
-        while queue:
-            operation = queue.popleft()
-            count_left -= len(operation.items) or 1
-            bytes_left -= operation.weight
-            if (count_left < 0 or bytes_left < 0) and group:
-                queue.appendleft(operation)
-                break
-            group.append(operation)
-            if operation.kind is not kind or operation.can_fail:
-                batch = _batch(operation)
-                batches.append(batch)
-                kind = None if operation.can_fail else operation.kind
-                operations = batch.operations
-            else:
-                if len(operations) == 1:
-                    # A list of its own: the first one is its caller's.
-                    items = batches[-1].items = [*batches[-1].items]
-                operations.append(operation)
-                items += operation.items
-        return group, batches
+        group = [queue.popleft() for _ in range(len(queue))]
+        end = fitting(
+            [len(operation.items) or 1 for operation in group],
+            [operation.weight for operation in group],
+            count_max=self._settings.commit_group_max,
+            bytes_max=self._settings.commit_bytes_max,
+        )
+        queue.extendleft(reversed(group[end:]))
+        del group[end:]
+        return group, _batches(group)
 
     def _commit(self, group: list[Operation[Any]], batches: list[Batch]) -> None:
         appended, count = None, 0
@@ -384,14 +370,14 @@ class Committer(Service):
             else:
                 for operation in group:
                     operation.result, operation.error = _UNSET, None
-                    self._commit([operation], [_batch(operation)])
+                    self._commit([operation], [_batch([operation])])
                 return
         # What goes wrong from here on is no reason to write again: it is on disk.
         try:
             if count:
                 self._tell(appended, count)
         finally:
-            self._answer(group)
+            answer(group)
 
     def _attempt(
         self, group: list[Operation[Any]], batches: list[Batch]
@@ -474,28 +460,28 @@ class Committer(Service):
         for operation in group:
             operation.result, operation.error = _UNSET, error
 
-    def _answer(self, group: list[Operation[Any]]) -> None:
-        """All callers at once: one wake for each event loop, whatever the number of its tasks."""
-        loops: dict[asyncio.AbstractEventLoop, list[Operation[Any]]] = {}
-        latest, waiting = None, []
-        for operation in group:
-            future = operation.future
-            if future is None:
-                cast("threading.Lock", operation.done).release()
-                continue
-            loop = future.get_loop()
-            if loop is not latest:
-                latest, waiting = loop, loops.setdefault(loop, [])
-            waiting.append(operation)
-        for loop, operations in loops.items():
-            try:
-                loop.call_soon_threadsafe(_resolve, operations)
-            except RuntimeError:
-                continue  # The loop has ended, and its tasks with it.
+
+def _batches(group: list[Operation[Any]]) -> list[Batch]:
+    """Neighbours of one kind together; what can fail stays alone. Most groups are one batch."""
+    kinds = {operation.kind for operation in group}
+    if len(kinds) == 1 and {operation.can_fail for operation in group} == {False}:
+        return [_batch(group)]
+    batches: list[Batch] = []
+    for (_, can_fail), same in groupby(group, key=lambda one: (one.kind, one.can_fail)):
+        operations = list(same)
+        if can_fail:
+            batches += [_batch([operation]) for operation in operations]
+        else:
+            batches.append(_batch(operations))
+    return batches
 
 
-def _batch(operation: Operation[Any]) -> Batch:
-    return Batch(operation.kind, [operation], operation.items, operation.can_fail)
+def _batch(operations: list[Operation[Any]]) -> Batch:
+    first = operations[0]
+    if len(operations) == 1:
+        return Batch(first.kind, operations, first.items, first.can_fail)
+    items = [item for operation in operations for item in operation.items]
+    return Batch(first.kind, operations, items, False)
 
 
 def _have_keys(messages: Sequence[NewMessage]) -> bool:
@@ -508,22 +494,3 @@ def _weigh(items: Sequence[NewMessage] | Sequence[NewJob]) -> int:
     if isinstance(items, Alike):
         return sum(map(len, items.bodies))
     return sum(len(item.body) for item in items)
-
-
-def _held_lock() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
-def _resolve(operations: list[Operation[Any]]) -> None:
-    for operation in operations:
-        future = operation.future
-        assert future is not None, "a thread waits for its lock"
-        try:
-            if operation.error is None:
-                future.set_result(operation.result)
-            else:
-                future.set_exception(operation.error)
-        except asyncio.InvalidStateError:
-            continue  # Cancelled, or timed out.

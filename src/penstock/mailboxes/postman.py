@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.callers import answer, fitting, held_lock
 from penstock.errors import HubClosed, QueueFull, WriteTimeout
 from penstock.mail import NewMail
 from penstock.mailboxes.folder import Folder
@@ -55,16 +56,14 @@ class Postman(Service):
         self._is_waited_for = settings.mailbox_durability == "durable"
         self._queue: deque[Delivery] = deque()
         self._queue_max = settings.write_queue_max
-        self._bed = threading.Lock()
-        self._bed.acquire()
+        self._count_max, self._bytes_max = settings.commit_group_max, settings.commit_bytes_max
+        self._bed = held_lock()
         self._is_asleep = True
         self._is_closed = False
         self._has_ended = False
 
     def put(self, box: str, mails: list[NewMail]) -> Delivery:
-        lock = threading.Lock()
-        lock.acquire()
-        return self._submit(Delivery(box, mails, None, lock))
+        return self._submit(Delivery(box, mails, None, held_lock()))
 
     def put_async(self, box: str, mails: list[NewMail]) -> asyncio.Future[list[Answer]]:
         # Belongs to the running loop, and asks for it only once.
@@ -135,16 +134,17 @@ class Postman(Service):
             except IndexError:
                 return
             late.error = HubClosed()
-            _answer([late])
+            answer([late])
 
     def _next_group(self) -> tuple[list[Delivery], list[Request]]:
         """As much as one sync may wait for; at least one delivery. And one request for each box."""
         queue = self._queue
         group = [queue.popleft() for _ in range(len(queue))]
-        surplus = group[self._fitting(group) :]
-        if surplus:
-            del group[-len(surplus) :]
-            queue.extendleft(reversed(surplus))
+        counts = [len(delivery.mails) for delivery in group]
+        sizes = [sum([len(mail.body) for mail in delivery.mails]) for delivery in group]
+        end = fitting(counts, sizes, count_max=self._count_max, bytes_max=self._bytes_max)
+        queue.extendleft(reversed(group[end:]))
+        del group[end:]
         requests = {delivery.box: delivery.mails for delivery in group}
         if len(requests) < len(group):
             # Lists of their own: these are their callers'.
@@ -152,22 +152,6 @@ class Postman(Service):
             for delivery in group:
                 requests[delivery.box] += delivery.mails
         return group, list(requests.items())
-
-    def _fitting(self, group: list[Delivery]) -> int:
-        """How many of them, from the first on, one sync may wait for."""
-        counts = [len(delivery.mails) for delivery in group]
-        sizes = [len(mail.body) for delivery in group for mail in delivery.mails]
-        count_max, bytes_max = self._settings.commit_group_max, self._settings.commit_bytes_max
-        if len(sizes) <= count_max and sum(sizes) <= bytes_max:
-            return len(group)
-        fitting = count = size = 0
-        for more in counts:
-            size += sum(sizes[count : count + more])
-            count += more
-            if fitting and (count > count_max or size > bytes_max):
-                break
-            fitting += 1
-        return fitting
 
     def _deliver(self, group: list[Delivery], requests: list[Request]) -> None:
         folder = self._folder
@@ -186,7 +170,7 @@ class Postman(Service):
             _hand_out(group, requests, written.answers)
             if written.busy:
                 group = self._without_busy(group, {requests[n][0] for n in written.busy})
-        _answer(group)
+        answer(group)
 
     def _without_busy(self, group: list[Delivery], boxes: set[str]) -> list[Delivery]:
         """Those whose box is held by another process come again, before all that came later."""
@@ -213,40 +197,6 @@ def _hand_out(group: list[Delivery], requests: list[Request], answers: list[list
     left = {box: iter(some) for (box, _), some in zip(requests, answers, strict=True)}
     for delivery in group:
         delivery.result = list(islice(left[delivery.box], len(delivery.mails)))
-
-
-def _answer(group: list[Delivery]) -> None:
-    """All callers at once: one wake for each event loop, whatever the number of its tasks."""
-    loops: dict[asyncio.AbstractEventLoop | None, list[Delivery]] = {}
-    for delivery in group:
-        future = delivery.future
-        loop = None if future is None else future.get_loop()
-        if loop in loops:
-            loops[loop].append(delivery)
-        else:
-            loops[loop] = [delivery]
-    for delivery in loops.pop(None, ()):
-        assert delivery.done is not None, "it is waited for by a thread"
-        delivery.done.release()
-    for loop, deliveries in loops.items():
-        assert loop is not None
-        try:
-            loop.call_soon_threadsafe(_resolve, deliveries)
-        except RuntimeError:
-            continue  # The loop has ended, and its tasks with it.
-
-
-def _resolve(deliveries: list[Delivery]) -> None:
-    for delivery in deliveries:
-        future = delivery.future
-        assert future is not None
-        try:
-            if delivery.error is None:
-                future.set_result(delivery.result)
-            else:
-                future.set_exception(delivery.error)
-        except asyncio.InvalidStateError:
-            continue  # Cancelled, or timed out.
 
 
 class Janitor(Service):
