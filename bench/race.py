@@ -14,6 +14,10 @@ from bench.publish import IN_FLIGHT
 from bench.workload import Sizes
 
 REDIS_IN_FLIGHT = 50
+FLOORS = {
+    "bare_group_commit_per_s": ("bare", "no topics, no receipts, no index, no retention, no wake"),
+    "bare_publish_per_s": ("topic", "no checks, no options, no errors, no threads, no figures"),
+}
 
 
 def against_redis(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figure]:
@@ -22,18 +26,17 @@ def against_redis(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figu
     needs_ratio = "ratio_publish_vs_redis_always" in wanted
     needs_ours = needs_ratio or "publish_inflight100_per_s" in wanted
     needs_theirs = needs_ratio or "redis_always_per_s" in wanted
-    needs_floor = "bare_group_commit_per_s" in wanted
-    floor: list[dict[str, Any]] = []
+    floors: dict[str, list[dict[str, Any]]] = {key: [] for key in FLOORS if key in wanted}
     timing = {"seconds": sizes.seconds, "warm_up_seconds": sizes.warm_up_seconds}
     for _ in range(sizes.runs):
         if needs_ours:
             with arena.fresh() as folder:
                 ours.append(call("bench.publish:in_flight", folder, tasks=IN_FLIGHT, **timing))
-        if needs_floor:
+        for key, runs in floors.items():
             with arena.fresh() as folder:
-                floor.append(
-                    call("bench.peers.sqlite:group_commit", folder, tasks=IN_FLIGHT, **timing)
-                )
+                log, _ = FLOORS[key]
+                peer = "bench.peers.group_commit:in_flight"
+                runs.append(call(peer, folder, log=log, tasks=IN_FLIGHT, **timing))
         if needs_theirs:
             with arena.fresh() as folder, RedisServer(folder, fsync="always") as server:
                 found = call(
@@ -62,12 +65,12 @@ def against_redis(arena: Arena, sizes: Sizes, wanted: set[str]) -> Iterator[Figu
             f"Unix socket, {REDIS_IN_FLIGHT} connections; client {client:.2f} cores, server "
             f"{server_cores:.2f}: the client is part of the comparison, as its users have it",
         )
-    if floor:
-        note = "no topics, no receipts, no index, no retention, no wake: what is left to gain"
+    for key, runs in floors.items():
+        _, note = FLOORS[key]
         if theirs:
-            ratios = [f["per_second"] / t["per_second"] for f, t in zip(floor, theirs, strict=True)]
+            ratios = [f["per_second"] / t["per_second"] for f, t in zip(runs, theirs, strict=True)]
             note += f"; {statistics.median(ratios):.1f} times Redis in the same runs"
-        yield Figure.of("bare_group_commit_per_s", [run["per_second"] for run in floor], note)
+        yield Figure.of(key, [run["per_second"] for run in runs], note)
     if ours and theirs:
         pairs = zip(ours, theirs, strict=True)
         yield Figure.of(

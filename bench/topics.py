@@ -54,6 +54,12 @@ SUBJECTS = (
                 "bytes, and commits, through bare apsw; the same disk and durability.",
             ),
             Key(
+                "bare_publish_per_s",
+                None,
+                "The same with what a publish cannot do without: JSON encoded, the turnstile, the "
+                "log's end, penstock's table and index, the topic's counts, a receipt, the bell.",
+            ),
+            Key(
                 "ratio_publish_vs_redis_always",
                 Budget(at_least=8),
                 "The first over the second, run by run.",

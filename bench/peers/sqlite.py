@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -153,66 +150,3 @@ def poller(link: Link, *, messages: int, every_ms: float) -> dict[str, Any]:
         seen.extend((number, now) for number in found)
         last = found[-1] if found else last
     return {"seen": seen}
-
-
-def group_commit(
-    link: Link, *, tasks: int, seconds: float, warm_up_seconds: float
-) -> dict[str, Any]:
-    """Group commit and nothing else: as little Python as tasks that await a thread can do with."""
-    connection = apsw.Connection(DATABASE)
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 4000"):
-        connection.execute(f"PRAGMA {pragma}").fetchall()
-    connection.execute("CREATE TABLE log (id INTEGER PRIMARY KEY, topic INTEGER, body BLOB)")
-    queue: deque[tuple[asyncio.Future[None], bytes]] = deque()
-    arrived = threading.Event()
-    body = msgspec.json.encode(PAYLOAD)
-
-    def resolve(group: list[tuple[asyncio.Future[None], bytes]]) -> None:
-        for future, _ in group:
-            future.set_result(None)
-
-    def write(loop: asyncio.AbstractEventLoop) -> None:
-        last_id = 0
-        while not loop.is_closed():
-            arrived.wait()
-            arrived.clear()
-            while queue:
-                group = [queue.popleft() for _ in range(len(queue))]
-                rows = [(last_id + n, 1, body) for n, (_, body) in enumerate(group, 1)]
-                last_id += len(rows)
-                connection.execute("BEGIN IMMEDIATE")
-                connection.executemany("INSERT INTO log VALUES (?, ?, ?)", rows)
-                connection.execute("COMMIT")
-                loop.call_soon_threadsafe(resolve, group)
-
-    async def publish(loop: asyncio.AbstractEventLoop) -> None:
-        future: asyncio.Future[None] = loop.create_future()
-        queue.append((future, body))
-        if not arrived.is_set():
-            arrived.set()
-        await future
-
-    async def publish_for(duration: float) -> int:
-        loop = asyncio.get_running_loop()
-        end = time.perf_counter() + duration
-
-        async def task() -> int:
-            count = 0
-            while not count or time.perf_counter() < end:
-                await publish(loop)
-                count += 1
-            return count
-
-        return sum(await asyncio.gather(*(task() for _ in range(tasks))))
-
-    async def run() -> dict[str, Any]:
-        writer = threading.Thread(target=write, args=(asyncio.get_running_loop(),), daemon=True)
-        writer.start()
-        await publish_for(warm_up_seconds)
-        link.ready()
-        link.wait_go()
-        with Meter() as meter:
-            published = await publish_for(seconds)
-        return {"per_second": published / meter.seconds, "cores": meter.cores}
-
-    return asyncio.run(run())
