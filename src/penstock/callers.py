@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from penstock.errors import HubClosed
 
 
 class Caller(Protocol):
@@ -17,17 +20,41 @@ class Caller(Protocol):
     error: BaseException | None
 
 
-def fitting(counts: list[int], sizes: list[int], *, count_max: int, bytes_max: int) -> int:
-    """How many of these, from the first on, stay within the limits; the first does in any case."""
-    if sum(counts) <= count_max and sum(sizes) <= bytes_max:
-        return len(counts)
-    count = size = 0
-    for place, (more, larger) in enumerate(zip(counts, sizes, strict=True)):
-        count += more
-        size += larger
-        if place and (count > count_max or size > bytes_max):
-            return place
-    return len(counts)
+C = TypeVar("C", bound=Caller)
+
+
+def take(
+    queue: deque[C],
+    measure: Callable[[C], tuple[int, int]],
+    *,
+    count_max: int,
+    bytes_max: int,
+) -> list[C]:
+    """From the queue's beginning, as many as stay within the limits; the first in any case.
+
+    `measure` tells how many things a caller brings, and their bytes. By the one who empties the
+    queue; others may add to it meanwhile.
+    """
+    taken: list[C] = []
+    while queue:
+        count, size = measure(queue[0])
+        count_max -= count
+        bytes_max -= size
+        if taken and (count_max < 0 or bytes_max < 0):
+            break
+        taken.append(queue.popleft())
+    return taken
+
+
+def refuse_all(queue: deque[C]) -> None:
+    """Those who came through the door while it was closing. By anybody."""
+    while True:
+        try:
+            late = queue.popleft()
+        except IndexError:
+            return
+        late.error = HubClosed()
+        answer([late])
 
 
 def answer(callers: Sequence[Caller]) -> None:

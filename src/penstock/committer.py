@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.callers import answer, fitting, held_lock
+from penstock.callers import answer, held_lock, refuse_all, take
 from penstock.clock import Clock, Micros
 from penstock.entry import NewMark
 from penstock.errors import (
@@ -304,20 +304,10 @@ class Committer(Service):
             self._commit(*self._next_group())
         self._has_ended = True
         self._is_asleep = True
-        self._refuse_rest()
+        refuse_all(self._queue)
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-    def _refuse_rest(self) -> None:
-        """For those who came through the door while it was closing."""
-        while True:
-            try:
-                late = self._queue.popleft()
-            except IndexError:
-                return
-            late.error = HubClosed()
-            answer([late])
 
     def _submit(self, operation: Operation[T]) -> Operation[T]:
         if inside_transaction.get():
@@ -340,20 +330,16 @@ class Committer(Service):
         self.nudge()
         if self._has_ended or self._thread is None:
             self._is_asleep = True
-            self._refuse_rest()
+            refuse_all(self._queue)
 
     def _next_group(self) -> tuple[list[Operation[Any]], list[Batch]]:
         """As much as one transaction may hold; at least one operation. And the same in batches."""
-        queue = self._queue
-        group = [queue.popleft() for _ in range(len(queue))]
-        end = fitting(
-            [len(operation.items) or 1 for operation in group],
-            [operation.weight for operation in group],
+        group = take(
+            self._queue,
+            _measure,
             count_max=self._settings.commit_group_max,
             bytes_max=self._settings.commit_bytes_max,
         )
-        queue.extendleft(reversed(group[end:]))
-        del group[end:]
         return group, _batches(group)
 
     def _commit(self, group: list[Operation[Any]], batches: list[Batch]) -> None:
@@ -459,6 +445,10 @@ class Committer(Service):
         self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))
         for operation in group:
             operation.result, operation.error = _UNSET, error
+
+
+def _measure(operation: Operation[Any]) -> tuple[int, int]:
+    return len(operation.items) or 1, operation.weight
 
 
 def _batches(group: list[Operation[Any]]) -> list[Batch]:

@@ -1,4 +1,4 @@
-"""The write-ahead log is copied into the database seldom, and begun anew when it is full (T14)."""
+"""The write-ahead log is copied into the database seldom, and begun anew when it is full (T7)."""
 
 from __future__ import annotations
 

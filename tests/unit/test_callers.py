@@ -1,15 +1,17 @@
-"""How much is taken at once, and how callers are answered (T5, M10)."""
+"""How much is taken at once, and how callers are answered (T4, M12)."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from penstock.callers import answer, fitting, held_lock
+from penstock.callers import answer, held_lock, refuse_all, take
+from penstock.errors import HubClosed
 from tests.waiting import wait_until
 
 
@@ -34,10 +36,23 @@ class One:
         ([5], [1000], 1),
     ],
 )
-def test_as_many_fit_as_the_limits_allow_and_at_least_one(
+def test_as_many_are_taken_as_the_limits_allow_and_at_least_one(
     counts: list[int], sizes: list[int], expected: int
 ) -> None:
-    assert fitting(counts, sizes, count_max=3, bytes_max=100) == expected
+    callers = [One(result=pair) for pair in zip(counts, sizes, strict=True)]
+    queue = deque(callers)
+    taken = take(queue, lambda one: one.result, count_max=3, bytes_max=100)
+    assert taken == callers[:expected]
+    assert list(queue) == callers[expected:]
+
+
+def test_those_who_came_too_late_are_told() -> None:
+    queue = deque([One(done=held_lock()), One(done=held_lock())])
+    late = list(queue)
+    refuse_all(queue)
+    assert not queue
+    assert [type(one.error) for one in late] == [HubClosed, HubClosed]
+    assert not any(one.done is None or one.done.locked() for one in late)
 
 
 def test_a_thread_is_released() -> None:

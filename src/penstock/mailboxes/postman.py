@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.callers import answer, fitting, held_lock
+from penstock.callers import answer, held_lock, refuse_all, take
 from penstock.errors import HubClosed, QueueFull, WriteTimeout
 from penstock.mail import NewMail
 from penstock.mailboxes.folder import Folder
@@ -89,7 +89,7 @@ class Postman(Service):
         self.nudge()
         if self._has_ended or self._thread is None:
             self._is_asleep = True
-            self._refuse_rest()
+            refuse_all(self._queue)
 
     @property
     def waiting(self) -> int:
@@ -124,27 +124,11 @@ class Postman(Service):
             self._deliver(*self._next_group())
         self._has_ended = True
         self._is_asleep = True
-        self._refuse_rest()
-
-    def _refuse_rest(self) -> None:
-        """Those who came through the door while it was closing."""
-        while True:
-            try:
-                late = self._queue.popleft()
-            except IndexError:
-                return
-            late.error = HubClosed()
-            answer([late])
+        refuse_all(self._queue)
 
     def _next_group(self) -> tuple[list[Delivery], list[Request]]:
         """As much as one sync may wait for; at least one delivery. And one request for each box."""
-        queue = self._queue
-        group = [queue.popleft() for _ in range(len(queue))]
-        counts = [len(delivery.mails) for delivery in group]
-        sizes = [sum([len(mail.body) for mail in delivery.mails]) for delivery in group]
-        end = fitting(counts, sizes, count_max=self._count_max, bytes_max=self._bytes_max)
-        queue.extendleft(reversed(group[end:]))
-        del group[end:]
+        group = take(self._queue, _measure, count_max=self._count_max, bytes_max=self._bytes_max)
         requests = {delivery.box: delivery.mails for delivery in group}
         if len(requests) < len(group):
             # Lists of their own: these are their callers'.
@@ -186,6 +170,11 @@ class Postman(Service):
         if not answered:
             self._bed.acquire(timeout=PAUSE_SECONDS_MAX)  # Nothing else is to be done.
         return answered
+
+
+def _measure(delivery: Delivery) -> tuple[int, int]:
+    mails = delivery.mails
+    return len(mails), sum([len(mail.body) for mail in mails])
 
 
 def _hand_out(group: list[Delivery], requests: list[Request], answers: list[list[Answer]]) -> None:
