@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.errors import HubClosed
@@ -16,6 +16,10 @@ class Caller(Protocol):
 
     future: asyncio.Future[Any] | None
     done: threading.Lock | None
+    count: int
+    """So many things it brings."""
+    weight: int
+    """Their bytes."""
     result: Any
     error: BaseException | None
 
@@ -23,27 +27,22 @@ class Caller(Protocol):
 C = TypeVar("C", bound=Caller)
 
 
-def take(
-    queue: deque[C],
-    measure: Callable[[C], tuple[int, int]],
-    *,
-    count_max: int,
-    bytes_max: int,
-) -> list[C]:
+def take(queue: deque[C], *, count_max: int, bytes_max: int) -> tuple[list[C], int, int]:
     """From the queue's beginning, as many as stay within the limits; the first in any case.
+    How many things they bring, and the bytes of these.
 
-    `measure` tells how many things a caller brings, and their bytes. By the one who empties the
-    queue; others may add to it meanwhile.
+    By the one who empties the queue; others may add to it meanwhile.
     """
     taken: list[C] = []
+    count = size = 0
     while queue:
-        count, size = measure(queue[0])
-        count_max -= count
-        bytes_max -= size
-        if taken and (count_max < 0 or bytes_max < 0):
+        first = queue[0]
+        new_count, new_size = count + first.count, size + first.weight
+        if taken and (new_count > count_max or new_size > bytes_max):
             break
+        count, size = new_count, new_size
         taken.append(queue.popleft())
-    return taken
+    return taken, count, size
 
 
 def refuse_all(queue: deque[C]) -> None:

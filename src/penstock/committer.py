@@ -1,24 +1,20 @@
 """Group commit: one writing thread per process, many callers, one transaction.
 
 The committer takes whatever waits, runs it in one transaction and answers all callers when it is
-on disk. One failing operation fails its own caller only: what can fail by its nature runs in a
-savepoint, and when the store undoes a whole transaction (a full disk does that), the group is
-run again one by one.
+on disk. A thread that comes alone writes by itself. One failing operation fails its own caller
+only: what can fail by its nature runs in a savepoint, and when the store undoes a whole
+transaction (a full disk does that), the group is run again one by one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from itertools import groupby
-from typing import Any, Generic, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from penstock.callers import answer, held_lock, refuse_all, take
 from penstock.clock import Clock, Micros
@@ -31,10 +27,21 @@ from penstock.errors import (
     QueueFull,
     StoreBusy,
     StoreReplaced,
-    WriteTimeout,
 )
 from penstock.job import Enqueued, NewJob
-from penstock.model import Alike, Message, NewMessage, Receipt
+from penstock.model import Message, NewMessage, Receipt
+from penstock.operation import (
+    UNSET,
+    Batch,
+    Kind,
+    Operation,
+    appending,
+    as_batch,
+    enqueueing,
+    in_batches,
+    marking,
+    running,
+)
 from penstock.ports import Store, Transaction, Writer
 from penstock.service import Service
 from penstock.settings import Settings
@@ -61,63 +68,6 @@ inside_transaction: ContextVar[Inside | None] = ContextVar(
 """True in the code of a `with hub.transaction()` block, where waiting for the committer is a
 deadlock: it waits for that very transaction."""
 
-_UNSET: Any = object()
-
-
-class Kind(enum.IntEnum):
-    """What an operation writes: many of one kind go to the store in one call."""
-
-    APPEND = 0
-    ENQUEUE = 1
-    MARK = 2
-    RUN = 3
-
-
-class Operation(msgspec.Struct, Generic[T]):
-    """Something to write, and who waits for it. Answered once.
-
-    A struct, because one is made for each publish: it costs a third of a class.
-    """
-
-    run: Callable[[Transaction], T] | None
-    items: Sequence[Any]
-    kind: Kind = Kind.APPEND
-    future: asyncio.Future[T] | None = None
-    is_single: bool = False
-    """Its result is the receipt itself, not a list of receipts."""
-    can_fail: bool = False
-    """Whether the store may refuse it for what it says, as under a key that is taken."""
-    weight: int = 0
-    """Bytes of its payloads."""
-    is_light: bool = False
-    """It may be lost with the power: whoever would miss it is lost, too."""
-    done: threading.Lock | None = None
-    result: T = _UNSET
-    error: BaseException | None = None
-
-    def wait(self, timeout_seconds: float | None = None) -> T:
-        """The result, once it is on disk. The write goes on if the caller stops waiting."""
-        assert self.done is not None, "an asyncio caller awaits its future"
-        if not self.done.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds):
-            raise WriteTimeout(f"The write was not acknowledged within {timeout_seconds} seconds.")
-        self.done.release()
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-    @property
-    def is_done(self) -> bool:
-        return self.result is not _UNSET or self.error is not None
-
-
-class Batch(msgspec.Struct, gc=False):
-    """Operations of one kind that go to the store in one call; or one that can fail, alone."""
-
-    kind: Kind
-    operations: list[Operation[Any]]
-    items: Sequence[Any]
-    can_fail: bool
-
 
 class Committer(Service):
     name = "committer"
@@ -137,10 +87,14 @@ class Committer(Service):
         self._is_asleep = True
         # Locked while there is no reason to wake up: an Event takes five times as long.
         self._bed = held_lock()
+        # Whoever has it writes: our thread, or a caller's.
+        self._turn = threading.Lock()
+        self._was_cut_short = False
+        self._has_begun = False
         self._is_closed = False
         self._has_ended = False
         self.on_appended: Callable[[list[Message]], None] | None = None
-        """Gets what was just committed, in id order, on the committer's thread."""
+        """Gets what was just committed, in id order, on the thread that wrote it."""
         self.on_start: Callable[[], None] | None = None
         """Called before the first write."""
         self.on_commit: Callable[[int], None] | None = None
@@ -150,43 +104,31 @@ class Committer(Service):
 
     def append(self, messages: Sequence[NewMessage]) -> Operation[list[Receipt]]:
         """Append them, in order, in one transaction."""
-        assert messages, "nothing to append"
-        return self._submit(
-            Operation(
-                None,
-                messages,
-                can_fail=_have_keys(messages),
-                weight=_weigh(messages),
-                done=held_lock(),
-            )
-        )
+        return self._submit(appending(messages))
 
-    def append_one(self, message: NewMessage) -> Operation[Receipt]:
-        return self._submit(
-            Operation(
-                None,
-                (message,),
-                is_single=True,
-                can_fail=message.idempotency_key is not None,
-                weight=len(message.body),
-                done=held_lock(),
-            )
+    def append_now(
+        self, messages: Sequence[NewMessage], timeout_seconds: float | None = None
+    ) -> list[Receipt]:
+        """The same, and wait for it."""
+        return self._do(appending(messages), timeout_seconds)
+
+    def append_one_now(self, message: NewMessage, timeout_seconds: float | None = None) -> Receipt:
+        operation: Operation[Receipt] = Operation(
+            None,
+            (message,),
+            is_single=True,
+            can_fail=message.idempotency_key is not None,
+            weight=len(message.body),
+            done=held_lock(),
         )
+        return self._do(operation, timeout_seconds)
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
         """Enqueue them, in order, in one transaction."""
-        assert jobs, "nothing to enqueue"
-        can_fail = not all(job.is_plain for job in jobs)
-        return self._submit(
-            Operation(
-                None,
-                jobs,
-                Kind.ENQUEUE,
-                can_fail=can_fail,
-                weight=_weigh(jobs),
-                done=held_lock(),
-            )
-        )
+        return self._submit(enqueueing(jobs))
+
+    def enqueue_now(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self._do(enqueueing(jobs))
 
     def enqueue_one_async(self, job: NewJob) -> asyncio.Future[Enqueued]:
         future: asyncio.Future[Enqueued] = asyncio.Future()
@@ -196,9 +138,10 @@ class Committer(Service):
 
     def mark(self, marks: Sequence[NewMark]) -> Operation[list[bool]]:
         """Mark them in the ledger, in one transaction."""
-        assert marks, "nothing to mark"
-        can_fail = any(mark.hash is not None for mark in marks)
-        return self._submit(Operation(None, marks, Kind.MARK, can_fail=can_fail, done=held_lock()))
+        return self._submit(marking(marks))
+
+    def mark_now(self, marks: Sequence[NewMark]) -> list[bool]:
+        return self._do(marking(marks))
 
     def mark_one_async(self, mark: NewMark) -> asyncio.Future[bool]:
         future: asyncio.Future[bool] = asyncio.Future()
@@ -206,21 +149,20 @@ class Committer(Service):
         return future
 
     def mark_async(self, marks: Sequence[NewMark]) -> asyncio.Future[list[bool]]:
-        assert marks, "nothing to mark"
         future: asyncio.Future[list[bool]] = asyncio.Future()
-        can_fail = any(mark.hash is not None for mark in marks)
-        self._submit(Operation(None, marks, Kind.MARK, future, can_fail=can_fail))
+        self._submit(marking(marks, future))
         return future
 
     def run(self, write: Callable[[Transaction], T]) -> Operation[T]:
         """Run `write` inside the next transaction; its failure is its caller's alone."""
-        return self._submit(Operation(write, (), Kind.RUN, can_fail=True, done=held_lock()))
+        return self._submit(running(write))
+
+    def run_now(self, write: Callable[[Transaction], T]) -> T:
+        return self._do(running(write))
 
     def append_async(self, messages: Sequence[NewMessage]) -> asyncio.Future[list[Receipt]]:
-        assert messages, "nothing to append"
-        future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
-        can_fail, weight = _have_keys(messages), _weigh(messages)
-        self._submit(Operation(None, messages, Kind.APPEND, future, False, can_fail, weight))
+        future: asyncio.Future[list[Receipt]] = asyncio.Future()
+        self._submit(appending(messages, future))
         return future
 
     def append_one_async(self, message: NewMessage) -> asyncio.Future[Receipt]:
@@ -233,7 +175,7 @@ class Committer(Service):
     def run_async(
         self, write: Callable[[Transaction], T], *, is_light: bool = False
     ) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[T] = asyncio.Future()
         self.run_for(future, write, is_light=is_light)
         return future
 
@@ -245,17 +187,22 @@ class Committer(Service):
         is_light: bool = False,
     ) -> None:
         """As `run_async`, from any thread, for whoever awaits this future."""
-        self._submit(Operation(write, (), Kind.RUN, future, can_fail=True, is_light=is_light))
+        self._submit(running(write, future, is_light=is_light))
 
     def run_quietly(self, write: Callable[[Transaction], object]) -> None:
         """From a finalizer: nobody waits, and nothing is raised if there is no room or no hub."""
         if not self._is_closed and len(self._queue) < self._queue_max:
-            self._queue.append(Operation(write, (), Kind.RUN, can_fail=True, done=held_lock()))
+            self._queue.append(running(write))
             self.nudge()
 
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody writes, and nobody waits for it."""
+        return self._is_asleep and not self._queue and not self._turn.locked()
 
     @property
     def waiting(self) -> int:
@@ -291,29 +238,78 @@ class Committer(Service):
             if not self._queue and not self._stopping.is_set():
                 self._bed.acquire()
             self._is_asleep = False
-        while self._queue:
-            self._commit(*self._next_group())
+        self._commit_all()
         return 0.0
 
     def _on_start(self) -> None:
         if self.on_start is not None:
             self.on_start()
+        self._has_begun = True
 
     def _on_stop(self) -> None:
+        self._commit_all()
+        with self._turn:
+            self._has_ended = True
+            self._is_asleep = True
+            refuse_all(self._queue)
+            self._leave_desk()
+
+    def _commit_all(self) -> None:
         while self._queue:
-            self._commit(*self._next_group())
-        self._has_ended = True
-        self._is_asleep = True
-        refuse_all(self._queue)
+            with self._turn:
+                self._tidy_up()
+                self._commit(*self._next_group())
+
+    # A caller's thread
+
+    def _do(self, operation: Operation[T], timeout_seconds: float | None = None) -> T:
+        """The result, once it is on disk.
+
+        If nobody is writing, the calling thread does it by itself: to wake ours, and to be woken
+        by it, takes a good part of the time that a commit takes. Not if it wants to stop waiting
+        at some time, which it can only beside somebody who goes on.
+        """
+        if timeout_seconds is None and self.is_idle:
+            self._check_open()
+            # Nothing but `with` gives a lock back wherever a signal strikes.
+            with self._turn:
+                if self._has_begun and not self._queue and not self._has_ended:
+                    self._tidy_up()
+                    self._commit_alone(operation)
+                    return operation.outcome()
+        return self._submit(operation).wait(timeout_seconds)
+
+    def _commit_alone(self, operation: Operation[Any]) -> None:
+        """Other than ours, this thread can be struck anywhere: by a signal, by the end of a job's
+        time. Then nobody knows how far it came, and the next begins from scratch."""
+        self._was_cut_short = True
+        try:
+            self._commit([operation], [as_batch([operation])])
+        except BaseException:
+            self._tidy_up()
+            raise
+        self._was_cut_short = False
+
+    def _tidy_up(self) -> None:
+        if self._was_cut_short:
+            self._leave_desk()
+            self._was_cut_short = False
+
+    def _leave_desk(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
-    def _submit(self, operation: Operation[T]) -> Operation[T]:
+    def _check_open(self) -> None:
         if inside_transaction.get():
             raise InsideTransaction
         if self._is_closed:
             raise HubClosed
+
+    # For both
+
+    def _submit(self, operation: Operation[T]) -> Operation[T]:
+        self._check_open()
         queue = self._queue
         if len(queue) >= self._queue_max:
             raise QueueFull(f"{len(queue):,} writes are waiting for the disk.")
@@ -334,13 +330,12 @@ class Committer(Service):
 
     def _next_group(self) -> tuple[list[Operation[Any]], list[Batch]]:
         """As much as one transaction may hold; at least one operation. And the same in batches."""
-        group = take(
+        group, _, _ = take(
             self._queue,
-            _measure,
             count_max=self._settings.commit_group_max,
             bytes_max=self._settings.commit_bytes_max,
         )
-        return group, _batches(group)
+        return group, in_batches(group)
 
     def _commit(self, group: list[Operation[Any]], batches: list[Batch]) -> None:
         appended, count = None, 0
@@ -355,8 +350,8 @@ class Committer(Service):
                     self._fail(group, error)
             else:
                 for operation in group:
-                    operation.result, operation.error = _UNSET, None
-                    self._commit([operation], [_batch([operation])])
+                    operation.result, operation.error = UNSET, None
+                    self._commit([operation], [as_batch([operation])])
                 return
         # What goes wrong from here on is no reason to write again: it is on disk.
         try:
@@ -444,43 +439,4 @@ class Committer(Service):
     def _fail(self, group: list[Operation[Any]], error: BaseException) -> None:
         self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))
         for operation in group:
-            operation.result, operation.error = _UNSET, error
-
-
-def _measure(operation: Operation[Any]) -> tuple[int, int]:
-    return len(operation.items) or 1, operation.weight
-
-
-def _batches(group: list[Operation[Any]]) -> list[Batch]:
-    """Neighbours of one kind together; what can fail stays alone. Most groups are one batch."""
-    kinds = {operation.kind for operation in group}
-    if len(kinds) == 1 and {operation.can_fail for operation in group} == {False}:
-        return [_batch(group)]
-    batches: list[Batch] = []
-    for (_, can_fail), same in groupby(group, key=lambda one: (one.kind, one.can_fail)):
-        operations = list(same)
-        if can_fail:
-            batches += [_batch([operation]) for operation in operations]
-        else:
-            batches.append(_batch(operations))
-    return batches
-
-
-def _batch(operations: list[Operation[Any]]) -> Batch:
-    first = operations[0]
-    if len(operations) == 1:
-        return Batch(first.kind, operations, first.items, first.can_fail)
-    items = [item for operation in operations for item in operation.items]
-    return Batch(first.kind, operations, items, False)
-
-
-def _have_keys(messages: Sequence[NewMessage]) -> bool:
-    if isinstance(messages, Alike):
-        return False
-    return any(message.idempotency_key is not None for message in messages)
-
-
-def _weigh(items: Sequence[NewMessage] | Sequence[NewJob]) -> int:
-    if isinstance(items, Alike):
-        return sum(map(len, items.bodies))
-    return sum(len(item.body) for item in items)
+            operation.result, operation.error = UNSET, error

@@ -378,7 +378,7 @@ class Runtime:
         return self.settings.mailboxes or str(self.store.beside(".mailboxes"))
 
     def _write(self, write: Callable[[Transaction], Any]) -> Any:
-        return self.committer.run(write).wait()
+        return self.committer.run_now(write)
 
     def _committed(self, count: int) -> None:
         self.sweeper.published(count)
@@ -424,19 +424,19 @@ class Upkeep(Service):
         """Jobs whose worker is gone: any process takes them out of its hands."""
         runtime = self._runtime
         while runtime.store.jobs.has_lost():
-            rescued = runtime.committer.run(
+            rescued = runtime.committer.run_now(
                 lambda tx: tx.jobs.rescue(now=runtime.clock.now(), limit=RESCUE_MAX)
-            ).wait()
+            )
             runtime.telemetry.emit("rescued", jobs=len(rescued))
 
     def report(self, instance: Instance) -> None:
         """Say how far this process has read."""
         tail, now = self._runtime.tail, self._runtime.clock.now()
-        self._runtime.committer.run(
+        self._runtime.committer.run_now(
             lambda tx: tx.instances.report(
                 instance, position=tail.cursor, poll_latency_ms=tail.poll_latency_ms, now=now
             )
-        ).wait()
+        )
         self._reported_at = time.monotonic()
 
 

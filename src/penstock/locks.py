@@ -128,7 +128,7 @@ class Lock(_Holder):
             # A look before: those who wait do not crowd the one who writes.
             if runtime.store.leases.holder(self._key()) is None:
                 asked_at = time.monotonic()
-                lease = runtime.committer.run(lambda tx: self._take(tx, runtime.name)).wait()
+                lease = runtime.committer.run_now(lambda tx: self._take(tx, runtime.name))
                 if self._keep(runtime, lease, asked_at):
                     return True
             time.sleep(pause)
@@ -138,7 +138,7 @@ class Lock(_Holder):
         """Give it back. Raises `LeaseLost` if it was lost before."""
         runtime = self._open()
         lease, was_held = self._drop(runtime)
-        is_released = runtime.committer.run(lambda tx: tx.leases.release(lease)).wait()
+        is_released = runtime.committer.run_now(lambda tx: tx.leases.release(lease))
         if not (was_held and is_released):
             raise LeaseLost(f"The lock {self.name!r} was lost before it was released.")
 

@@ -282,7 +282,7 @@ def test_a_lease_that_comes_while_others_are_renewed_is_not_forgotten(open_hub: 
     with other.transaction() as tx:
         tx.publish("t", 1)
         runtime.keeper.keep(long, lambda: None, seconds=60)
-        wait_until(lambda: runtime.committer.waiting or not runtime.committer._is_asleep)
+        wait_until(lambda: not runtime.committer.is_idle)
         kept = runtime.keeper.keep(short, lambda: None, seconds=3)
     assert not other.lock("short").acquire(timeout=4)
     assert kept.is_held

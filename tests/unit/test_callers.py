@@ -19,6 +19,8 @@ from tests.waiting import wait_until
 class One:
     future: asyncio.Future[Any] | None = None
     done: threading.Lock | None = None
+    count: int = 1
+    weight: int = 0
     result: Any = None
     error: BaseException | None = None
 
@@ -39,10 +41,12 @@ class One:
 def test_as_many_are_taken_as_the_limits_allow_and_at_least_one(
     counts: list[int], sizes: list[int], expected: int
 ) -> None:
-    callers = [One(result=pair) for pair in zip(counts, sizes, strict=True)]
+    pairs = zip(counts, sizes, strict=True)
+    callers = [One(count=count, weight=size) for count, size in pairs]
     queue = deque(callers)
-    taken = take(queue, lambda one: one.result, count_max=3, bytes_max=100)
+    taken, count, size = take(queue, count_max=3, bytes_max=100)
     assert taken == callers[:expected]
+    assert (count, size) == (sum(counts[:expected]), sum(sizes[:expected]))
     assert list(queue) == callers[expected:]
 
 

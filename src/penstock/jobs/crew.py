@@ -140,9 +140,9 @@ class AsyncCrew:
             claims = [run.claim for run in worker.known.copy().values()]
             runtime = self._runtime
             try:
-                runtime.committer.run(
+                runtime.committer.run_now(
                     lambda tx: tx.jobs.release(claims, now=runtime.clock.now())
-                ).wait()
+                )
             except PenstockError as error:
                 runtime.telemetry.emit("service_failed", service="worker", error=repr(error))
         if self._task is not None and not self._loop.is_closed():

@@ -100,7 +100,7 @@ class WorkerKeeper(Service):
         """After the last answer."""
         instance, now = self._instance, self._runtime.clock.now()
         try:
-            self._runtime.committer.run(lambda tx: tx.jobs.leave(instance, now=now)).wait()
+            self._runtime.committer.run_now(lambda tx: tx.jobs.leave(instance, now=now))
         except PenstockError as error:
             # It is forgotten by the others when the process has ended.
             self._telemetry.emit("service_failed", service=self.name, error=repr(error))
@@ -160,7 +160,7 @@ class WorkerKeeper(Service):
         if again:
             now = self._runtime.clock.now()
             claims = [Answer(number, token) for number, token in again]
-            self._runtime.committer.run(lambda tx: tx.jobs.release(claims, now=now)).wait()
+            self._runtime.committer.run_now(lambda tx: tx.jobs.release(claims, now=now))
 
     def _renew(self) -> None:
         clock, lease = self._runtime.clock, self._runtime.settings.job_lease_seconds
@@ -171,7 +171,7 @@ class WorkerKeeper(Service):
                 queues[queue] = queues.get(queue, 0) + slots
         types = tuple(sorted({type for member in self._members() for type in member.types}))
         worker = msgspec.structs.replace(self._worker, seen_at=now, queues=queues, types=types)
-        self._runtime.committer.run(
+        self._runtime.committer.run_now(
             lambda tx: tx.jobs.enter(worker, lease_seconds=lease, now=now)
-        ).wait()
+        )
         self._renewed_at = clock.monotonic()

@@ -105,7 +105,7 @@ class Jobs:
             after=after,
             on_parent_failure=on_parent_failure,
         )
-        return runtime.committer.enqueue([job]).wait()[0]
+        return runtime.committer.enqueue_now([job])[0]
 
     def enqueue_many(
         self,
@@ -260,9 +260,9 @@ class Jobs:
         """
         runtime = self._open()
         states = states_of(state)
-        return runtime.committer.run(
+        return runtime.committer.run_now(
             lambda tx: tx.jobs.cancel(ids, reason=reason, now=runtime.clock.now(), states=states)
-        ).wait()
+        )
 
     def retry(self, *ids: int, state: State | str | Iterable[State | str] | None = None) -> Ids:
         """Make them ready, with fresh attempts; their history stays. Returns the ids.
@@ -271,9 +271,9 @@ class Jobs:
         """
         runtime = self._open()
         states = states_of(state)
-        return runtime.committer.run(
+        return runtime.committer.run_now(
             lambda tx: tx.jobs.retry(ids, now=runtime.clock.now(), states=states)
-        ).wait()
+        )
 
     def retry_all(
         self,
@@ -371,7 +371,7 @@ class Jobs:
     def set_priority(self, id: int, priority: int) -> bool:
         """False if it is not waiting for a worker any more."""
         check_priority(priority)
-        return self._open().committer.run(lambda tx: tx.jobs.set_priority(id, priority)).wait()
+        return self._open().committer.run_now(lambda tx: tx.jobs.set_priority(id, priority))
 
     def pause(self, queue: str) -> None:
         """No worker takes jobs of this queue until `resume`."""
@@ -406,7 +406,7 @@ class Jobs:
             return limits
 
         with _changing:
-            return runtime.committer.run(change).wait()
+            return runtime.committer.run_now(change)
 
     def _for_all(
         self,

@@ -54,11 +54,11 @@ class Pruner:
             now = self._clock.now()
             before = limits_of(self._settings, now)
             # The committer's own writer, which remembers how far the round has come.
-            step = self._committer.run(
+            step = self._committer.run_now(
                 lambda tx, before=before, now=now: tx.jobs.prune(  # type: ignore[misc]
                     before=before, now=now, limit=STEP
                 )
-            ).wait()
+            )
             removed += step
             idle -= step < STEP
         if removed:

@@ -75,7 +75,7 @@ class Schedules:
             now,
             next_at=next_tick(cron, timezone, now),
         )
-        runtime.committer.run(lambda tx: tx.schedules.put(schedule)).wait()
+        runtime.committer.run_now(lambda tx: tx.schedules.put(schedule))
         return self.get(name)
 
     def get(self, name: str) -> Schedule:
@@ -97,19 +97,19 @@ class Schedules:
         self._pause(name, None, next_tick(schedule.cron, schedule.timezone, now))
 
     def remove(self, name: str) -> None:
-        if not self._open().committer.run(lambda tx: tx.schedules.remove(name)).wait():
+        if not self._open().committer.run_now(lambda tx: tx.schedules.remove(name)):
             raise ScheduleNotFound(f"There is no schedule {name!r}.")
 
     def run_now(self, name: str) -> Enqueued:
         """Enqueue its job once, beside its ticks; also while it is paused."""
         job = _job(self.get(name))
-        return self._open().committer.enqueue([job]).wait()[0]
+        return self._open().committer.enqueue_now([job])[0]
 
     def _pause(self, name: str, paused_at: Micros | None, next_at: Micros | None) -> None:
-        found = self._open().committer.run(
+        is_there = self._open().committer.run_now(
             lambda tx: tx.schedules.pause(name, paused_at=paused_at, next_at=next_at)
         )
-        if not found.wait():
+        if not is_there:
             raise ScheduleNotFound(f"There is no schedule {name!r}.")
 
 
@@ -126,7 +126,7 @@ class Ticker(Service):
         runtime = self._runtime
         next_at = runtime.store.schedules.next_at()
         if next_at is not None and next_at <= runtime.clock.now():
-            runtime.committer.run(lambda tx: tick(tx, runtime.clock.now())).wait()
+            runtime.committer.run_now(lambda tx: tick(tx, runtime.clock.now()))
             next_at = runtime.store.schedules.next_at()
         if next_at is None:
             return LOOK_SECONDS

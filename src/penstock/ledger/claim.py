@@ -120,7 +120,7 @@ class Claim(Holding):
     def __enter__(self) -> Claim:
         runtime, take = self._prepare()
         deadline = _deadline(self._terms.timeout)
-        while not self._take_on(runtime, *runtime.committer.run(take).wait()):
+        while not self._take_on(runtime, *runtime.committer.run_now(take)):
             for pause in pauses():
                 if time.monotonic() >= deadline:
                     raise self._busy()
@@ -148,7 +148,7 @@ class Claim(Holding):
 
     def _write(self, write: Callable[[Transaction], bool]) -> bool:
         try:
-            return self._open().committer.run(write).wait()
+            return self._open().committer.run_now(write)
         except BaseException:
             self._go_on()
             raise

@@ -164,7 +164,7 @@ class Fallback:
                 # Renewed up to now, so that nobody did the same work again.
                 if done.claim is not None:
                     runtime.claims.drop(done.claim)
-            runtime.committer.run(self.entering(runtime, pending)).wait()
+            runtime.committer.run_now(self.entering(runtime, pending))
             self.entered(pending)
 
     def flush_soon(self, runtime: Runtime) -> None:

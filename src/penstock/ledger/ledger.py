@@ -62,7 +62,7 @@ class Ledger:
         the same key for something else raises `LedgerConflict`.
         """
         mark = make_mark(scope, key, ttl, payload)
-        return self._ready().committer.mark((mark,)).wait()[0]
+        return self._ready().committer.mark_now((mark,))[0]
 
     def mark_many(self, scope: str, keys: Iterable[str], *, ttl: float | None = None) -> Answers:
         """The same for many keys, in transactions of up to `commit_group_max`."""
@@ -218,7 +218,7 @@ class Ledger:
             check_entry_key(key)
         runtime = self._ready()
         now = runtime.clock.now()
-        return runtime.committer.run(lambda tx: tx.ledger.forget(scope, keys, now=now)).wait()
+        return runtime.committer.run_now(lambda tx: tx.ledger.forget(scope, keys, now=now))
 
     def configure(self, scope: str, *, keep_seconds: float | None) -> None:
         """How long entries of the scope are kept that are made from now on, in every process.
@@ -227,7 +227,7 @@ class Ledger:
         """
         check_known(scope)
         keep = duration(keep_seconds, "keep_seconds")
-        self._ready().committer.run(lambda tx: tx.ledger.configure(scope, keep=keep)).wait()
+        self._ready().committer.run_now(lambda tx: tx.ledger.configure(scope, keep=keep))
 
     def prune(
         self, progress: Callable[[int], None] | None = None, *, limit: int | None = None

@@ -181,9 +181,9 @@ class Feeder(Service):
             return False
         runtime.start_reading()
         asked_at = time.monotonic()
-        lease = runtime.committer.run(
+        lease = runtime.committer.run_now(
             lambda tx: tx.leases.acquire(LEASE, owner=runtime.name, seconds=LEASE_SECONDS)
-        ).wait()
+        )
         if lease is None:
             return False
         self._kept = runtime.keeper.keep(
@@ -201,7 +201,7 @@ class Feeder(Service):
         self._runtime.doorbell.forget(self._hear)
         self._runtime.keeper.drop(kept.lease)
         try:
-            self._runtime.committer.run(lambda tx: tx.leases.release(kept.lease)).wait()
+            self._runtime.committer.run_now(lambda tx: tx.leases.release(kept.lease))
         except HubClosed:
             return  # It runs out by itself, or ends with the process.
 
@@ -373,7 +373,7 @@ class Feeder(Service):
         def write(transaction: Transaction) -> None:
             transaction.feeds.advance(steps, lease=lease, now=now)
 
-        self._runtime.committer.run(write).wait()
+        self._runtime.committer.run_now(write)
         for place, some in groups.items():
             for move in some:
                 member = move.member

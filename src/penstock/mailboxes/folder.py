@@ -298,9 +298,12 @@ class Folder:
         requests: list[Request],
         *,
         is_logged: bool,
+        log_bytes: int | None = None,
         patience_seconds: float | None = None,
     ) -> Group:
         """Write them to their boxes and, if asked for, to the commit log. Not synced yet.
+
+        `log_bytes`: what they may take in it, by whoever knows that already.
 
         Boxes that another process holds for longer than it is waited for are in `busy`.
         """
@@ -312,7 +315,7 @@ class Folder:
             self.check()
             now = self._clock.now()
             segment = self.open_log() if is_logged else None
-            self._check_space(segment, requests)
+            self._check_space(segment, requests, log_bytes)
             group = Group(segment)
             if len(requests) >= LOCK_ALL_FROM and self.locks.try_take_all():
                 try:
@@ -354,12 +357,14 @@ class Folder:
         self.look_around()
         return True
 
-    def _check_space(self, segment: Segment | None, requests: list[Request]) -> None:
+    def _check_space(
+        self, segment: Segment | None, requests: list[Request], log_bytes: int | None
+    ) -> None:
         """Nothing is put where it would not fit into the log, or take the last space of all."""
         try:
             self._reserve.check()
             if segment is not None:
-                segment.reserve(bytes_max(requests))
+                segment.reserve(log_bytes or _log_bytes(requests))
         except OSError as error:
             raise translated(error) from error
 
@@ -492,11 +497,12 @@ def files_max() -> int:
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(4, limit // 4)
 
 
-def bytes_max(requests: list[Request]) -> int:
+def log_bytes_max(requests: int, mails: int, size: int) -> int:
     """What requests may take in the log, with all that may be written for them."""
-    sizes = [
-        LOG_BYTES_PER_MAIL + len(mail.body) + len(mail.attributes)
-        for _, mails in requests
-        for mail in mails
-    ]
-    return LOG_BYTES_PER_REQUEST * len(requests) + sum(sizes)
+    return LOG_BYTES_PER_REQUEST * requests + LOG_BYTES_PER_MAIL * mails + size
+
+
+def _log_bytes(requests: list[Request]) -> int:
+    mails = [mail for _, some in requests for mail in some]
+    size = sum([len(mail.body) + len(mail.attributes) for mail in mails])
+    return log_bytes_max(len(requests), len(mails), size)

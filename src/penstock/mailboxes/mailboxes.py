@@ -154,7 +154,7 @@ class Mailboxes:
         in the mailbox is its position. Subscribed again, it goes on as it is.
         """
         runtime = self._open()
-        found = runtime.committer.run(subscribing(runtime, id, topic, start)).wait()
+        found = runtime.committer.run_now(subscribing(runtime, id, topic, start))
         runtime.store.ring()
         return found
 
@@ -163,7 +163,7 @@ class Mailboxes:
 
         Nothing that is published later comes into the mailbox; what is in it stays.
         """
-        return self._open().committer.run(unsubscribing(id, topic)).wait()
+        return self._open().committer.run_now(unsubscribing(id, topic))
 
     def subscriptions(
         self, id: str | None = None, *, after: int = 0, limit: int = LIST_LIMIT

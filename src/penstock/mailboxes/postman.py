@@ -14,7 +14,7 @@ import msgspec
 from penstock.callers import answer, held_lock, refuse_all, take
 from penstock.errors import HubClosed, QueueFull, WriteTimeout
 from penstock.mail import NewMail
-from penstock.mailboxes.folder import Folder
+from penstock.mailboxes.folder import Folder, log_bytes_max
 from penstock.mailboxes.locking import PATIENCE_SECONDS, PAUSE_SECONDS_MAX
 from penstock.mailboxes.round import Answer, Request
 from penstock.service import Service
@@ -29,6 +29,9 @@ class Delivery(msgspec.Struct):
 
     box: str
     mails: list[NewMail]
+    count: int
+    weight: int
+    """Bytes of their bodies, and what goes beside them."""
     future: asyncio.Future[list[Answer]] | None = None
     done: threading.Lock | None = None
     result: list[Answer] = _UNSET
@@ -63,12 +66,20 @@ class Postman(Service):
         self._has_ended = False
 
     def put(self, box: str, mails: list[NewMail]) -> Delivery:
-        return self._submit(Delivery(box, mails, None, held_lock()))
+        weight = sum([len(mail.body) + len(mail.attributes) for mail in mails])
+        return self._submit(Delivery(box, mails, len(mails), weight, None, held_lock()))
 
     def put_async(self, box: str, mails: list[NewMail]) -> asyncio.Future[list[Answer]]:
         # Belongs to the running loop, and asks for it only once.
         future: asyncio.Future[list[Answer]] = asyncio.Future()
-        self._submit(Delivery(box, mails, future))
+        weight = sum([len(mail.body) + len(mail.attributes) for mail in mails])
+        self._submit(Delivery(box, mails, len(mails), weight, future))
+        return future
+
+    def put_one_async(self, box: str, mail: NewMail) -> asyncio.Future[list[Answer]]:
+        future: asyncio.Future[list[Answer]] = asyncio.Future()
+        weight = len(mail.body) + len(mail.attributes)
+        self._submit(Delivery(box, [mail], 1, weight, future))
         return future
 
     def _submit(self, delivery: Delivery) -> Delivery:
@@ -126,23 +137,29 @@ class Postman(Service):
         self._is_asleep = True
         refuse_all(self._queue)
 
-    def _next_group(self) -> tuple[list[Delivery], list[Request]]:
-        """As much as one sync may wait for; at least one delivery. And one request for each box."""
-        group = take(self._queue, _measure, count_max=self._count_max, bytes_max=self._bytes_max)
+    def _next_group(self) -> tuple[list[Delivery], list[Request], int]:
+        """As much as one sync may wait for; at least one delivery. One request for each box. And
+        what it may take in the log."""
+        group, count, size = take(self._queue, count_max=self._count_max, bytes_max=self._bytes_max)
         requests = {delivery.box: delivery.mails for delivery in group}
         if len(requests) < len(group):
             # Lists of their own: these are their callers'.
             requests = {box: [] for box in requests}
             for delivery in group:
                 requests[delivery.box] += delivery.mails
-        return group, list(requests.items())
+        return group, list(requests.items()), log_bytes_max(len(requests), count, size)
 
-    def _deliver(self, group: list[Delivery], requests: list[Request]) -> None:
+    def _deliver(self, group: list[Delivery], requests: list[Request], log_bytes: int) -> None:
         folder = self._folder
         try:
             if folder.is_log_overfull:
                 folder.checkpoint()
-            written = folder.put(requests, is_logged=True, patience_seconds=PATIENCE_SECONDS)
+            written = folder.put(
+                requests,
+                is_logged=True,
+                log_bytes=log_bytes,
+                patience_seconds=PATIENCE_SECONDS,
+            )
             if self._is_waited_for:
                 folder.sync(written)
             folder.show(written)
@@ -170,11 +187,6 @@ class Postman(Service):
         if not answered:
             self._bed.acquire(timeout=PAUSE_SECONDS_MAX)  # Nothing else is to be done.
         return answered
-
-
-def _measure(delivery: Delivery) -> tuple[int, int]:
-    mails = delivery.mails
-    return len(mails), sum([len(mail.body) for mail in mails])
 
 
 def _hand_out(group: list[Delivery], requests: list[Request], answers: list[list[Answer]]) -> None:

@@ -50,7 +50,7 @@ class Post:
                 tx.pipelines.begin(run, token=lease.token, now=now)
             return lease
 
-        lease = runtime.committer.run(take).wait()
+        lease = runtime.committer.run_now(take)
         if lease is None:
             holder = runtime.store.leases.holder(key) or "somebody who is just ending"
             raise PipelineBusy(f"The pipeline {run.name} is being run by {holder}.")
@@ -92,10 +92,10 @@ class Post:
             tx.pipelines.end(name, token=lease.token, state=state, error=error, now=now)
             tx.leases.release(lease)
 
-        self._runtime.committer.run(leave).wait()
+        self._runtime.committer.run_now(leave)
 
     def _say(self, write: Callable[[Transaction], bool]) -> None:
-        if not self._runtime.committer.run(write).wait():
+        if not self._runtime.committer.run_now(write):
             raise LeaseLost(
                 f"The pipeline {self._name} was taken over by somebody else.",
                 hint="This process was suspended for longer than pipeline_lease_seconds.",

@@ -46,7 +46,7 @@ def reset(settings: Settings, pipeline: Pipeline) -> list[str]:
                 if moved is not None:
                     done.append(f"The table {table} is now {moved}.")
             for sink in pipeline.sinks:
-                count = runtime.committer.run(_letting_go(sink)).wait()
+                count = runtime.committer.run_now(_letting_go(sink))
                 if count:
                     done.append(f"Let go of {count:,} batches written under {sink}.")
             if pipeline.on_reset is not None:
@@ -57,7 +57,7 @@ def reset(settings: Settings, pipeline: Pipeline) -> list[str]:
         def forget(tx: Transaction) -> bool:
             return tx.pipelines.forget(pipeline.name)
 
-        runtime.committer.run(forget).wait()
+        runtime.committer.run_now(forget)
     done.append(f"{pipeline.name} begins anew with its next run.")
     return done
 

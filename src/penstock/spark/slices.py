@@ -189,7 +189,7 @@ class Foreman:
 
         if not self._has_ready():
             return []
-        claims = runtime.committer.run(write).wait()
+        claims = runtime.committer.run_now(write)
         for claim in claims:
             self._known[claim.id] = run = Run(claim)
             run.phase = Phase.RUNNING
@@ -264,7 +264,7 @@ class Foreman:
             return held + (len(tx.jobs.set_back(setbacks, now=now)) if setbacks else 0)
 
         self.is_failing = True
-        held = runtime.committer.run(write).wait() if answers or setbacks else 0
+        held = runtime.committer.run_now(write) if answers or setbacks else 0
         self.is_failing = False
         for number in (*(a.id for a in answers), *(s.id for s in setbacks), *settled):
             self._known.pop(number, None)
@@ -285,7 +285,7 @@ class Foreman:
         runtime, returned = self._runtime, list(claims)
         if not returned:
             return
-        runtime.committer.run(lambda tx: tx.jobs.release(returned, now=runtime.clock.now())).wait()
+        runtime.committer.run_now(lambda tx: tx.jobs.release(returned, now=runtime.clock.now()))
         for claim in returned:
             self._known.pop(claim.id, None)
 

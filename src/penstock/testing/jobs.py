@@ -106,7 +106,7 @@ class _Bench:
         runtime = self._runtime
         next_at = runtime.store.schedules.next_at()
         if next_at is not None and next_at <= runtime.clock.now():
-            runtime.committer.run(lambda tx: tick(tx, runtime.clock.now())).wait()
+            runtime.committer.run_now(lambda tx: tick(tx, runtime.clock.now()))
 
     def run_next(self, queue: str | None) -> bool:
         """Claim one job and run it. False if none is ready."""
@@ -136,9 +136,7 @@ class _Bench:
 
     def leave(self) -> None:
         runtime = self._runtime
-        runtime.committer.run(
-            lambda tx: tx.jobs.leave(self._instance, now=runtime.clock.now())
-        ).wait()
+        runtime.committer.run_now(lambda tx: tx.jobs.leave(self._instance, now=runtime.clock.now()))
 
     def _queues(self, queue: str | None) -> list[str]:
         if queue is not None:
@@ -158,7 +156,7 @@ class _Bench:
             started = tx.jobs.start(claims, now=now)
             return [claim for claim in claims if claim.id in started]
 
-        return runtime.committer.run(claim).wait()
+        return runtime.committer.run_now(claim)
 
     def _run(self, claim: Claim) -> None:
         run = Run(claim)
@@ -196,9 +194,9 @@ class _Bench:
 
     def _report(self, claim: Claim, progress: Progress) -> None:
         runtime = self._runtime
-        runtime.committer.run(
+        runtime.committer.run_now(
             lambda tx: tx.jobs.report(claim.id, claim.token, progress, now=runtime.clock.now())
-        ).wait()
+        )
 
     def _answer(self, outcome: Outcome) -> None:
         runtime = self._runtime
@@ -211,7 +209,7 @@ class _Bench:
             else:
                 tx.jobs.set_back([outcome], now=now)
 
-        runtime.committer.run(answer).wait()
+        runtime.committer.run_now(answer)
 
     def _count(self, outcome: Answer | Setback) -> None:
         names = {

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from penstock.clock import micros, seconds
-from penstock.committer import Operation
 from penstock.errors import InvalidInput, LogTrimmed, TopicNotFound
 from penstock.model import (
     Delivery,
@@ -25,6 +24,7 @@ from penstock.model import (
     check_count,
     check_topic,
 )
+from penstock.operation import Operation
 from penstock.ports.topics import NOTHING_TOLD
 from penstock.topics.followers import Follower, prepare_follow
 from penstock.topics.listener import Listener
@@ -83,9 +83,9 @@ class Topics:
             runtime.settings, topic, payload, type, key, headers, ttl, idempotency_key, format
         )
         if topic not in runtime.conflator.waiting:
-            return runtime.committer.append_one(message).wait(timeout)
+            return runtime.committer.append_one_now(message, timeout)
         with runtime.conflator.ahead_of(topic) as batch:
-            return runtime.committer.append([*batch, message]).wait(timeout)[-1]
+            return runtime.committer.append_now([*batch, message], timeout)[-1]
 
     def publish_many(
         self,
@@ -104,13 +104,17 @@ class Topics:
         """
         runtime = self._open()
         check_publishable(topic)
+        group_max = runtime.settings.commit_group_max
+        is_one_group = isinstance(payloads, (list, tuple)) and len(payloads) <= group_max
         receipts: list[Receipt] = []
         waiting: list[Operation[list[Receipt]]] = []
         for group in prepare_many(runtime, topic, payloads, type, format):
             if topic in runtime.conflator.waiting:
                 with runtime.conflator.ahead_of(topic) as batch:
                     if batch:
-                        runtime.committer.append(batch).wait(timeout)
+                        runtime.committer.append_now(batch, timeout)
+            if is_one_group:
+                return runtime.committer.append_now(group, timeout)
             waiting.append(runtime.committer.append(group))
             if len(waiting) >= PIPELINED:
                 receipts += waiting.pop(0).wait(timeout)
@@ -254,9 +258,9 @@ class Topics:
         runtime = self._open()
         check_publishable(name)
         keep, now = retention or Retention(), runtime.clock.now()
-        return runtime.committer.run(
+        return runtime.committer.run_now(
             lambda tx: tx.topics.create(name, keep, delivery=delivery, now=now)
-        ).wait()
+        )
 
     def configure(
         self,
@@ -272,10 +276,8 @@ class Topics:
         check_topic(name)
         if retention is None and delivery is None:
             raise InvalidInput("Pass a retention or delivery=.")
-        return (
-            self._open()
-            .committer.run(lambda tx: tx.topics.configure(name, retention, delivery))
-            .wait()
+        return self._open().committer.run_now(
+            lambda tx: tx.topics.configure(name, retention, delivery)
         )
 
     def get(self, name: str) -> Topic:
@@ -293,7 +295,7 @@ class Topics:
         runtime = self._open()
         check_topic(name)
         now = runtime.clock.now()
-        runtime.committer.run(lambda tx: tx.topics.delete(name, now=now)).wait()
+        runtime.committer.run_now(lambda tx: tx.topics.delete(name, now=now))
         return self._sweep(runtime, name, Retention(), progress)
 
     def trim(
@@ -327,7 +329,7 @@ class Topics:
             if older_than_seconds is None or older_than_seconds < 0:
                 raise InvalidInput("older_than_seconds is a number from 0 up.")
             bound = topics.offset_at(now - micros(older_than_seconds))
-        runtime.committer.run(lambda tx: tx.topics.trim(name, bound)).wait()
+        runtime.committer.run_now(lambda tx: tx.topics.trim(name, bound))
         return self._sweep(runtime, name, topic.retention, progress)
 
     def stats(self, name: str) -> TopicStats:

@@ -136,7 +136,7 @@ class Conflator(Service):
             return
         messages = [m for topic, entries in taken.items() for m in self.messages(topic, entries)]
         try:
-            self._committer.append(messages).wait()
+            self._committer.append_now(messages)
         except BaseException:
             for topic, entries in taken.items():
                 self.give_back(topic, entries)

@@ -51,14 +51,14 @@ class Consumers:
             offset = log.last_id if to == "latest" else 0
             floor = max(offset, runtime.store.topics.trimmed_through(pattern))
         now = runtime.clock.now()
-        runtime.committer.run(
+        runtime.committer.run_now(
             lambda tx: tx.consumers.seek(name, pattern.text, position=offset, floor=floor, now=now)
-        ).wait()
+        )
         return self.get(name, subscription)
 
     def delete(self, name: str, subscription: str | None = None) -> int:
         """Forget the consumer, on one subscription or on all. Returns how many watermarks."""
-        return self._open().committer.run(lambda tx: tx.consumers.delete(name, subscription)).wait()
+        return self._open().committer.run_now(lambda tx: tx.consumers.delete(name, subscription))
 
 
 def measure_lag(runtime: Runtime, consumer: Consumer) -> Lag:

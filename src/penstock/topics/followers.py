@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
-from penstock.committer import Operation
 from penstock.errors import ConsumerBusy, HubClosed, InvalidInput, LeaseLost
 from penstock.model import (
     Consumer,
@@ -24,6 +23,7 @@ from penstock.model import (
     check_name,
     consumer_lease,
 )
+from penstock.operation import Operation
 from penstock.ports import Transaction
 from penstock.topics.positions import check_on_trimmed, check_position, open_subscription
 from penstock.topics.runtime import Runtime
@@ -293,7 +293,7 @@ class Follower(Progress, Iterator[Message]):
     def _acquire(self, standby: bool) -> Consumer:
         while True:
             try:
-                return self._runtime.committer.run(self._holding.acquire).wait()
+                return self._runtime.committer.run_now(self._holding.acquire)
             except ConsumerBusy:
                 if not standby:
                     raise

@@ -122,15 +122,15 @@ class Sweeper(Service):
         seconds = 3 * self._settings.sweep_interval_seconds
         held = self._lease
         if held is not None:
-            kept = self._committer.run(lambda tx: tx.leases.renew([held], seconds=seconds)).wait()
+            kept = self._committer.run_now(lambda tx: tx.leases.renew([held], seconds=seconds))
             if kept:
                 return True
         if self._store.leases.holder(LEASE) is not None:
             return False
         self._store.register(self._owner)
-        self._lease = self._committer.run(
+        self._lease = self._committer.run_now(
             lambda tx: tx.leases.acquire(LEASE, owner=self._owner, seconds=seconds)
-        ).wait()
+        )
         return self._lease is not None
 
     def _on_start(self) -> None:

@@ -187,6 +187,7 @@ class SqliteWriter:
             self._database.lock_timeout_seconds if timeout_seconds is None else timeout_seconds
         )
         self._seat = gate.enter()
+        self._is_open = True
         try:
             transaction = self._ready()
             self._turnstile.enter(timeout)
@@ -208,7 +209,6 @@ class SqliteWriter:
             except apsw.Error as error:
                 raise translate(error, self._database.path) from error
             transaction.begin()
-            self._is_open = True
         except BaseException:
             # Also what a signal, or the end of a job's time, raises right after BEGIN: a
             # transaction that nobody knows of would keep everybody from writing.
@@ -232,8 +232,10 @@ class SqliteWriter:
         except BaseException as error:
             self._end(roll_back=True, reconnect=isinstance(error, OutcomeUnknown))
             raise
-        self._transaction.topics.committed()
-        self._end(roll_back=False)
+        try:
+            self._transaction.topics.committed()
+        finally:
+            self._end(roll_back=False)
         # Only now is it certain that others will find it under this path.
         self._database.check_present()
 
@@ -299,7 +301,6 @@ class SqliteWriter:
         return apsw.SQLITE_OK
 
     def _end(self, *, roll_back: bool, reconnect: bool = False) -> None:
-        self._is_open = False
         connection = self._connection
         try:
             if roll_back and connection is not None and connection.in_transaction:
@@ -311,6 +312,8 @@ class SqliteWriter:
             self._turnstile.leave()
             if reconnect:
                 self._disconnect()
+            # Last: whoever was struck before it comes here again when he closes.
+            self._is_open = False
             gate.leave(self._seat)
 
     def disconnect(self) -> None:

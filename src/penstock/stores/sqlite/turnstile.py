@@ -53,8 +53,12 @@ class Turnstile:
 
     def close(self) -> None:
         _open_turnstiles.discard(self)
-        os.close(self._next)
-        os.close(self._turn)
+        for name in ("_next", "_turn"):
+            descriptor = getattr(self, name)
+            # First: whoever is struck here and closes again must not close another's file.
+            setattr(self, name, -1)
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 _open_turnstiles: weakref.WeakSet[Turnstile] = weakref.WeakSet()
