@@ -1,7 +1,8 @@
-"""A thread that writes by itself is struck anywhere, by a signal or the end of its time (T4)."""
+"""A thread that writes is struck anywhere: by a signal, or at the end of a job's time (T4, M6)."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ from tests.waiting import wait_until
 
 STRIKES = 300
 SOON = 10.0
+ROOMY = {"mailbox_messages_max": 100_000, "mailbox_file_messages_max": 200_000}
 
 Strike = Callable[[int], None]
 
@@ -51,56 +53,51 @@ def strike(request: pytest.FixtureRequest) -> Iterator[Strike]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def publish_under_strikes(hub: penstock.Hub, strike: Strike, strikes: int) -> dict[int, int]:
-    """What was acknowledged: payloads by id."""
+def under_strikes(work: Callable[[int], None], strike: Strike, strikes: int) -> None:
+    """Work, over and over, until the thread that does it was struck so often."""
     chance = random.Random(strikes)
-    acknowledged: dict[int, int] = {}
+    numbers = itertools.count()
     survived = 0
+    is_inside = False
     is_over = threading.Event()
-    is_open = False
 
-    def work() -> None:
-        nonlocal survived, is_open
-        number = 0
+    def work_on() -> None:
+        nonlocal survived, is_inside
         while survived < strikes:
             try:
-                is_open = True
-                receipt = hub.topics.publish("t", number)
-                acknowledged[receipt.id] = number
-                number += 1
+                is_inside = True
+                work(next(numbers))
             except Struck:
-                is_open = False
+                is_inside = False
                 survived += 1
-
-    def strike_on(ident: int) -> None:
-        while not is_over.wait(chance.uniform(0, 0.002)):
-            if is_open:
-                strike(ident)
+        is_over.set()
+        striking.join()
+        time.sleep(0)  # Whatever is on its way arrives.
 
     def work_to_the_end() -> None:
         while True:
             try:
-                work()
-                is_over.set()
-                striking.join()
-                time.sleep(0)  # Whatever is on its way arrives.
+                work_on()
                 return
             except Struck:
                 continue
 
-    if strike is strike_thread:
-        worker = threading.Thread(target=work_to_the_end)
+    def strike_on(ident: int) -> None:
+        while not is_over.wait(chance.uniform(0, 0.002)):
+            if is_inside:
+                strike(ident)
+
+    worker = threading.Thread(target=work_to_the_end) if strike is strike_thread else None
+    if worker is not None:
         worker.start()
-        assert worker.ident is not None
-        striking = threading.Thread(target=strike_on, args=(worker.ident,))
-        striking.start()
+    ident = threading.get_ident() if worker is None else worker.ident
+    striking = threading.Thread(target=strike_on, args=(ident,))
+    striking.start()
+    if worker is None:
+        work_to_the_end()
+    else:
         worker.join(6 * SOON)
         assert not worker.is_alive(), "it waits for a lock that nobody gives back"
-    else:
-        striking = threading.Thread(target=strike_on, args=(threading.get_ident(),))
-        striking.start()
-        work_to_the_end()
-    return acknowledged
 
 
 def test_whoever_is_struck_loses_nothing_and_stands_in_nobodys_way(
@@ -109,9 +106,15 @@ def test_whoever_is_struck_loses_nothing_and_stands_in_nobodys_way(
     url = f"sqlite:///{tmp_path / 'hub.db'}"
     with penstock.connect(url) as hub, penstock.connect(url) as other:
         hub.topics.publish("first", 0)
+        acknowledged: dict[int, int] = {}
         seen: list[int] = []
+
+        def publish(number: int) -> None:
+            receipt = hub.topics.publish("t", number)
+            acknowledged[receipt.id] = number
+
         with hub.topics.subscribe("t") as live:
-            acknowledged = publish_under_strikes(hub, strike, STRIKES)
+            under_strikes(publish, strike, STRIKES)
             last = hub.topics.publish("t", -1, timeout=SOON)
             for message in live:
                 seen.append(message.id)
@@ -144,3 +147,35 @@ def test_a_thread_that_comes_alone_writes_by_itself(tmp_path: Path) -> None:
         assert wrote == [me, me]
         hub.topics.publish("t", 4, timeout=SOON)
         assert wrote == [me, me, "penstock-committer"], "who wants to stop waiting lets it write"
+
+
+@pytest.mark.parametrize("durability", ["durable", "os"])
+def test_a_mailbox_whose_users_are_struck_is_whole(tmp_path: Path, durability: str) -> None:
+    """M6: what was acknowledged is there, in order, also for another process."""
+    url = f"sqlite:///{tmp_path / 'hub.db'}"
+    with (
+        penstock.connect(url, mailbox_durability=durability, **ROOMY) as hub,
+        penstock.connect(url, **ROOMY) as other,
+    ):
+        box, theirs = hub.mailboxes.open("box"), other.mailboxes.open("box")
+        box.put("first")
+        theirs.peek()
+        accepted: list[str] = []
+        taken: list[str] = []
+        sizes = random.Random(durability)
+
+        def use(number: int) -> None:
+            if number % 3:
+                accepted.append(box.put(bytes(sizes.randrange(300))).id)
+            elif (mail := theirs.peek() if number % 2 else box.peek()) is not None:
+                taken.append(mail.id)
+                box.ack(mail.id)
+
+        under_strikes(use, strike_thread, STRIKES)
+        assert hub.mailboxes.verify().findings == []
+        while mail := theirs.peek():
+            taken.append(mail.id)
+            theirs.ack(mail.id)
+    seen = list(dict.fromkeys(taken))
+    known = set(accepted)
+    assert [id for id in seen if id in known] == accepted

@@ -21,6 +21,7 @@ from penstock.errors import (
     HubClosed,
     InvalidSettings,
     MailboxesFailed,
+    PenstockError,
     StoreBusy,
 )
 from penstock.mail import NewMail, Posted
@@ -178,6 +179,11 @@ class Folder:
             except OSError as error:
                 box.forget()
                 raise translated(error) from error
+            except PenstockError:
+                raise
+            except BaseException:
+                box.forget()  # The thread was struck: what it did is in the files, and only there.
+                raise
 
     @contextmanager
     def holding(self, digest: bytes) -> Iterator[None]:
@@ -196,12 +202,15 @@ class Folder:
             with self.mutex:
                 self.check()
                 number = number_of(find_digest())
-                if self.locks.try_take(number):
-                    try:
+                try:
+                    if self.locks.try_take(number):
                         yield
-                    finally:
                         self.locks.release(number)
-                    return
+                        return
+                except BaseException:
+                    # Also of a thread that is struck while it takes the lock, or gives it back.
+                    self.locks.release(number)
+                    raise
             if not ends_at:
                 ends_at = time.monotonic() + self.settings.lock_timeout_seconds
                 pause = PAUSE_SECONDS
@@ -230,14 +239,16 @@ class Folder:
         while True:
             with self.mutex:
                 self.check()
-                if self.locks.try_take_all():
-                    self._changes.begin_generation()
-                    self._start_anew()
-                    try:
+                try:
+                    if self.locks.try_take_all():
+                        self._changes.begin_generation()
+                        self._start_anew()
                         yield
-                    finally:
                         self.locks.release_all()
-                    return
+                        return
+                except BaseException:
+                    self.locks.release_all()
+                    raise
             if time.monotonic() > ends_at:
                 raise StoreBusy(BUSY)
             time.sleep(PAUSE_SECONDS_MAX)
@@ -275,17 +286,20 @@ class Folder:
             if box is None or len(self._boxes) > self._many_boxes:
                 box = self.box(id)
             number = box.number
-            if changes.is_low or not locks.try_take(number):
-                return None
             try:
+                if changes.is_low or not locks.try_take(number):
+                    return None
                 if changes.look() != self.seen:
                     self.look_around()
                 changes.begin()
                 put = self.put_one(box, mail, self._clock.now())
-            except OSError as error:
-                raise translated(error) from error
-            finally:
                 locks.release(number)
+            except OSError as error:
+                locks.release(number)
+                raise translated(error) from error
+            except BaseException:
+                locks.release(number)
+                raise
             if put is None:
                 return None
             self.tally.puts += 1
@@ -317,18 +331,25 @@ class Folder:
             segment = self.open_log() if is_logged else None
             self._check_space(segment, requests, log_bytes)
             group = Group(segment)
-            if len(requests) >= LOCK_ALL_FROM and self.locks.try_take_all():
-                try:
-                    self.look_around()
-                    self.changing()
-                    put_each(self, requests, now, group)
-                finally:
-                    self.locks.release_all()
-            else:
+            if len(requests) < LOCK_ALL_FROM or not self._put_at_once(requests, now, group):
                 self._put_in_turn(requests, now, group, ends_at)
             if segment is not None:
                 self._log(segment, group)
             return group
+
+    def _put_at_once(self, requests: list[Request], now: Micros, group: Group) -> bool:
+        """False if others are using some of the boxes."""
+        try:
+            if not self.locks.try_take_all():
+                return False
+            self.look_around()
+            self.changing()
+            put_each(self, requests, now, group)
+            self.locks.release_all()
+        except BaseException:
+            self.locks.release_all()
+            raise
+        return True
 
     def _put_in_turn(
         self,
@@ -340,22 +361,19 @@ class Folder:
         """One box after the other: others are using some of them."""
         for request in requests:
             id, mails = request
-            if not self._take(id, ends_at):
-                group.busy.append(len(group.answers))
-                group.answers.append([StoreBusy(BUSY) for _ in mails])
-                continue
+            number = self.box(id).number
             try:
+                if not self.locks.take(number, ends_at):
+                    group.busy.append(len(group.answers))
+                    group.answers.append([StoreBusy(BUSY) for _ in mails])
+                    continue
+                self.look_around()
                 self.changing()
                 put_each(self, [request], now, group)
-            finally:
-                self.locks.release(self.box(id).number)
-
-    def _take(self, id: str, ends_at: float) -> bool:
-        """The lock of a box, and a look at whether others have changed something."""
-        if not self.locks.take(self.box(id).number, ends_at):
-            return False
-        self.look_around()
-        return True
+                self.locks.release(number)
+            except BaseException:
+                self.locks.release(number)
+                raise
 
     def _check_space(
         self, segment: Segment | None, requests: list[Request], log_bytes: int | None

@@ -88,19 +88,23 @@ def putting_into(street: Street) -> PutOne:
             mail.body,
             mail.encoding,
         )
+        size = len(data)
+        posted = Posted(name, seq, not pending)
+        entry = Entry(seq, file, offset, size, name, now, MESSAGE, seq)
         try:
             write(open_file(box.write_path or box.find_write_path()), data, offset)
+            box.write_byte = offset + size
+            box.next_seq = seq + 1
+            box.write_msg += 1
+            pending.append(entry)
+            if box.ids is not None:
+                box.ids[name] = seq
         except OSError:
             undo(box, street, [Write(box.digest, file, box.salt, offset, data)])
             raise
-        size = len(data)
-        box.write_byte = offset + size
-        box.next_seq = seq + 1
-        box.write_msg += 1
-        posted = Posted(name, seq, not pending)
-        pending.append(Entry(seq, file, offset, size, name, now, MESSAGE, seq))
-        if box.ids is not None:
-            box.ids[name] = seq
+        except BaseException:
+            box.forget()  # The thread was struck, and others may have seen the message.
+            raise
         return posted, data
 
     return put_one
@@ -143,6 +147,9 @@ def _put_slowly(
         return [translated(error) for _ in mails]
     except PenstockError as error:
         return [error for _ in mails]
+    except BaseException:
+        box.forget()
+        raise
     for answer in answers:
         group.puts += isinstance(answer, Posted) and answer.is_new
         group.refused += isinstance(answer, QuotaExceeded)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,7 @@ SQLITE_VERSION_MIN = (3, 51, 3)
 READERS_MAX = 4
 CACHE_KIB = 1024
 WRITER_CACHE_KIB = 1536
+MAKING_BUSY_MS = 20
 
 # A VFS by name, for fault injection in tests.
 _vfs: str | None = None
@@ -101,19 +103,32 @@ class Database:
         self.create()
 
     def _make(self) -> None:
+        """Whoever reads that the file has no write-ahead log, and is overtaken by another that
+        gives it one, waits in vain for the other to go: so it waits little, and looks again."""
+        ends_at = time.monotonic() + self.lock_timeout_seconds
+        with translated(self.path):
+            while True:
+                try:
+                    self._try_to_make()
+                    return
+                except apsw.BusyError:
+                    if time.monotonic() >= ends_at:
+                        raise
+
+    def _try_to_make(self) -> None:
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:
-            with translated(self.path):
-                # Asked of SQLite, not of the file's size: one that was cut short while it was
-                # made is empty only after its journal has been rolled back.
-                if not fetch_value(connection, "PRAGMA page_count"):
-                    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                mode = connection.execute("PRAGMA journal_mode = WAL").get
-                if mode != "wal":
-                    raise StoreUnavailable(
-                        f"{self.path} cannot use a write-ahead log ({mode}).",
-                        hint="Use a local disk; network file systems cannot share it safely.",
-                    )
+            connection.set_busy_timeout(MAKING_BUSY_MS)
+            # Asked of SQLite, not of the file's size: one that was cut short while it was made
+            # is empty only after its journal has been rolled back.
+            if not fetch_value(connection, "PRAGMA page_count"):
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            mode = connection.execute("PRAGMA journal_mode = WAL").get
+            if mode != "wal":
+                raise StoreUnavailable(
+                    f"{self.path} cannot use a write-ahead log ({mode}).",
+                    hint="Use a local disk; network file systems cannot share it safely.",
+                )
         finally:
             connection.close()
 
