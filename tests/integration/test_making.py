@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 
 from penstock.stores.sqlite.connection import Database
+from penstock.stores.sqlite.guard import guard
 
 A_WHILE_SECONDS = 0.1
 SOON = 30.0
@@ -18,6 +19,7 @@ def test_whoever_is_overtaken_while_it_makes_the_file_uses_what_is_there(tmp_pat
     """It has read that there is no write-ahead log, and need not write one: others have."""
     path = tmp_path / "hub.db"
     database = Database(path, synchronous="FULL", lock_timeout_seconds=2)
+    guard.add(path)  # It is ours, though opened by hand.
     other = apsw.Connection(str(path))
     other.set_busy_timeout(1000)
     other.execute("CREATE TABLE theirs (id)")
@@ -29,3 +31,4 @@ def test_whoever_is_overtaken_while_it_makes_the_file_uses_what_is_there(tmp_pat
         making.result(SOON)
     other.close()
     database.forget()
+    guard.remove(path)
