@@ -59,6 +59,8 @@ def refuse_all(queue: deque[C]) -> None:
 def answer(callers: Sequence[Caller]) -> None:
     """All at once: one wake for each event loop, whatever the number of its tasks."""
     loops: dict[asyncio.AbstractEventLoop, list[Caller]] = {}
+    last: asyncio.AbstractEventLoop | None = None
+    tasks: list[Caller] = []
     for caller in callers:
         future = caller.future
         if future is None:
@@ -66,10 +68,9 @@ def answer(callers: Sequence[Caller]) -> None:
             caller.done.release()
             continue
         loop = future.get_loop()
-        if loop in loops:
-            loops[loop].append(caller)
-        else:
-            loops[loop] = [caller]
+        if loop is not last:  # Most are of one loop.
+            last, tasks = loop, loops.setdefault(loop, [])
+        tasks.append(caller)
     for loop, tasks in loops.items():
         try:
             loop.call_soon_threadsafe(_resolve, tasks)

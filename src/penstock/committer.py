@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from penstock import signals
 from penstock.callers import answer, held_lock, refuse_all, take
 from penstock.clock import Clock, Micros
 from penstock.entry import NewMark
@@ -90,6 +91,7 @@ class Committer(Service):
         # Whoever has it writes: our thread, or a caller's.
         self._turn = threading.Lock()
         self._was_cut_short = False
+        self._who_writes = 0
         self._has_begun = False
         self._is_closed = False
         self._has_ended = False
@@ -258,7 +260,9 @@ class Committer(Service):
         while self._queue:
             with self._turn:
                 self._tidy_up()
+                self._who_writes = threading.get_ident()
                 self._commit(*self._next_group())
+                self._who_writes = 0
 
     # A caller's thread
 
@@ -267,9 +271,10 @@ class Committer(Service):
 
         If nobody is writing, the calling thread does it by itself: to wake ours, and to be woken
         by it, takes a good part of the time that a commit takes. Not if it wants to stop waiting
-        at some time, which it can only beside somebody who goes on.
+        at some time, which it can only beside somebody who goes on; nor where a signal's handler
+        may run in the middle of it, and want to write.
         """
-        if timeout_seconds is None and self.is_idle:
+        if timeout_seconds is None and self.is_idle and not signals.may_run_here():
             self._check_open()
             # Nothing but `with` gives a lock back wherever a signal strikes.
             with self._turn:
@@ -283,15 +288,18 @@ class Committer(Service):
         """Other than ours, this thread can be struck anywhere: by a signal, by the end of a job's
         time. Then nobody knows how far it came, and the next begins from scratch."""
         self._was_cut_short = True
+        self._who_writes = threading.get_ident()
         try:
             self._commit([operation], [as_batch([operation])])
         except BaseException:
             self._tidy_up()
             raise
+        self._who_writes = 0
         self._was_cut_short = False
 
     def _tidy_up(self) -> None:
         if self._was_cut_short:
+            self._who_writes = 0
             self._leave_desk()
             self._was_cut_short = False
 
@@ -310,6 +318,12 @@ class Committer(Service):
 
     def _submit(self, operation: Operation[T]) -> Operation[T]:
         self._check_open()
+        if operation.done is not None and self._who_writes == threading.get_ident():
+            raise InsideTransaction(
+                "This thread is in the middle of another write.",
+                hint="It was called from a finalizer, a signal's handler or a telemetry handler; "
+                "have another thread write.",
+            )
         queue = self._queue
         if len(queue) >= self._queue_max:
             raise QueueFull(f"{len(queue):,} writes are waiting for the disk.")

@@ -24,8 +24,8 @@ _HEAD = struct.Struct("<4sB3xII")  # magic, version, salt, checksum
 HEAD_SIZE = 64
 _ENTRY = struct.Struct(f"<IIB3x{DIGEST_SIZE}sQIQ")  # checksum, length, kind, box, file, salt, at
 ENTRY_SIZE = _ENTRY.size
-_CHECK = struct.Struct("<I")
-_CHECKED = struct.Struct(f"<IB3x{DIGEST_SIZE}sQIQ")  # An entry without its checksum
+_pack_check = struct.Struct("<I").pack
+_pack_checked = struct.Struct(f"<IB3x{DIGEST_SIZE}sQIQ").pack  # An entry without its checksum
 _KIND_AT = 8
 
 GROWTH_BYTES = 64 * 1024
@@ -112,11 +112,11 @@ class Segment:
 
     def add(self, kind: int, digest: bytes, file: int, salt: int, offset: int, data: bytes) -> None:
         """To be written with the next `write`."""
-        size = len(data)
-        head = _CHECKED.pack(size, kind, digest, file, salt, offset)
-        check = crc32c(data, crc32c(head, (self._salt ^ self._place) & 0xFFFFFFFF))
-        self._added += (_CHECK.pack(check), head, data)
-        self._place += ENTRY_SIZE + size
+        size, place = len(data), self._place
+        head = _pack_checked(size, kind, digest, file, salt, offset)
+        check = crc32c(data, crc32c(head, (self._salt ^ place) & 0xFFFFFFFF))
+        self._added += (_pack_check(check), head, data)
+        self._place = place + ENTRY_SIZE + size
 
     def write(self) -> None:
         """What was added. If that fails, it is not in the log."""

@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from penstock.clock import Clock, Micros
 from penstock.errors import (
     HubClosed,
+    InsideTransaction,
     InvalidSettings,
     MailboxesFailed,
     PenstockError,
@@ -197,6 +198,7 @@ class Folder:
     @contextmanager
     def _holding(self, find_digest: Callable[[], bytes]) -> Iterator[None]:
         """The mutex and a box's lock. While the lock is waited for, others have the mutex."""
+        self.check_outside()
         ends_at = pause = 0.0
         while True:
             with self.mutex:
@@ -262,6 +264,14 @@ class Folder:
         self.files.close()
         self.journal.begin_anew()
 
+    def check_outside(self) -> None:
+        """A signal's handler may run in the middle of what its own thread does with a box."""
+        if self.mutex._is_owned():  # type: ignore[attr-defined]
+            raise InsideTransaction(
+                "This thread is in the middle of using a mailbox.",
+                hint="It was called from a signal's handler or a finalizer; use another thread.",
+            )
+
     def check(self) -> None:
         if self._failure is not None:
             raise MailboxesFailed from self._failure
@@ -279,6 +289,7 @@ class Folder:
     def post(self, id: str, mail: NewMail) -> Posted | None:
         """One that is not synced, in few steps. None if it takes more, or longer: `put` does it."""
         changes, locks = self._changes, self.locks
+        self.check_outside()
         with self.mutex:
             if self._failure is not None or self._is_closed:
                 self.check()
@@ -325,6 +336,7 @@ class Folder:
         if patience_seconds is not None:
             patience = patience_seconds
         ends_at = time.monotonic() + patience
+        self.check_outside()
         with self.mutex:
             self.check()
             now = self._clock.now()

@@ -329,6 +329,7 @@ def put(
 ) -> list[Posted | PenstockError]:
     if runtime.settings.mailbox_durability == "os":
         return put_now(runtime.mail.folder, id, mails)
+    runtime.mail.folder.check_outside()
     return runtime.mail.postman.put(id, mails).wait(timeout)
 
 
