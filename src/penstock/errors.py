@@ -528,7 +528,7 @@ class TransactionError(PenstockError):
 
 
 class InsideTransaction(TransactionError):
-    """This call would wait for the transaction it is made in, or the write that it interrupts."""
+    """This call would wait for the transaction it is made in."""
 
     code = "inside_transaction"
     hint = "Inside 'with hub.transaction() as tx' use tx, such as tx.publish()."

@@ -356,6 +356,7 @@ def test_closing_the_hub_stops_its_workers(open_hub: OpenHub) -> None:
     wait_until(lambda: gate.begun, "it runs")
     hub.close()
 
+    crew._thread.join(SOON)
     assert not crew._thread.is_alive()
     assert other.jobs.get(number).state == State.PENDING
     assert other.jobs.get(number).attempts == 0
