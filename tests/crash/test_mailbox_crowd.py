@@ -231,6 +231,7 @@ def test_killed_and_stopped_at_random(crowd: Crowd) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_killed_and_stopped_at_random_for_ten_minutes(crowd: Crowd) -> None:
     """Row 18."""
     assert disorder(crowd, 600, seed=int(time.time())) > 10_000
@@ -264,6 +265,7 @@ def test_killed_in_the_middle_of_many_puts_all_accepted_ones_are_there(crowd: Cr
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_killed_in_the_middle_of_a_million_puts(crowd: Crowd) -> None:
     """M12, as the word has it."""
     puts_until_killed(crowd, 1_000_000)

@@ -1,4 +1,4 @@
-"""A thread that writes is struck anywhere: by Ctrl-C, or at the end of a job's time (T4, M6)."""
+"""A thread that writes is struck anywhere: by Ctrl-C, or at the end of a job's time (T4, M12)."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_who_writes_in_the_middle_of_his_own_write_is_told(url: str, timeout: fl
 
 @pytest.mark.parametrize("durability", ["durable", "os"])
 def test_a_mailbox_whose_users_are_struck_is_whole(tmp_path: Path, durability: str) -> None:
-    """M6: what was acknowledged is there, in order, also for another process."""
+    """M12: what was acknowledged is there, in order, also for another process."""
     url = f"sqlite:///{tmp_path / 'hub.db'}"
     with (
         penstock.connect(url, mailbox_durability=durability, **ROOMY) as hub,
