@@ -113,14 +113,17 @@ def test_a_full_box_says_so_once_and_reopens_when_it_is_drained(desk: Desk) -> N
             desk.put("x", refused)
     assert desk.ids("x") == ["m1", "m2", "m3", "[quota]"]
     marker = desk.mails("x")[-1]
-    assert (marker.kind, marker.id, marker.body) == (MailKind.QUOTA, "m4", b"")
+    assert (marker.kind, marker.key, marker.body) == (MailKind.QUOTA, "m4", b"")
     for n in range(3):
         desk.ack("x", f"m{n + 1}")
         with pytest.raises(QuotaExceeded):
             desk.put("x", "m6")
     assert desk.ids("x") == ["[quota]"]
-    desk.ack("x", "m4")
+    desk.ack("x", marker.id)
     assert desk.put("x", "m4")[0].is_new, "it was refused, so it is not known"
+    assert desk.ids("x") == ["m4"]
+    with pytest.raises(WrongAck):
+        desk.ack("x", marker.id)  # By another reader, who has the marker in hands, too.
     assert desk.ids("x") == ["m4"]
 
 

@@ -34,7 +34,9 @@ def mail_of(box: Box, shelf: Shelf, entry: Entry) -> Mail:
             missing=entry.last_seq - entry.seq + 1,
         )
     if entry.type == Type.QUOTA:
-        return Mail(id=entry.id, seq=entry.seq, at=entry.at, kind=MailKind.QUOTA)
+        return Mail(
+            id=mail_id(entry), seq=entry.seq, at=entry.at, kind=MailKind.QUOTA, key=entry.id
+        )
     record = box.read(shelf, entry)
     if not record.attributes:
         return Mail(

@@ -89,6 +89,10 @@ def path_of(folder: str, file: int) -> str:
 
 
 def mail_id(entry: Entry) -> str:
+    """What it is acknowledged by. A marker has an id of its own: under that of the message that
+    was refused, the message may be put again, and whoever has the marker would acknowledge it."""
+    if entry.type == Type.QUOTA:
+        return f"quota-{entry.seq}"
     return entry.id or f"gap-{entry.seq}"
 
 

@@ -87,7 +87,9 @@ def _lines(box: Box, folder: Folder) -> Iterator[Line]:
             )
         else:
             missing = entry.last_seq - entry.seq + 1 if kind == MailKind.GAP else 0
-            yield Line(box.id, mail_id(entry), entry.seq, entry.at, kind, missing=missing)
+            yield Line(
+                box.id, entry.id or mail_id(entry), entry.seq, entry.at, kind, missing=missing
+            )
 
 
 def read_lines(
