@@ -264,10 +264,6 @@ class RecordedDisk(Disk):
             self._sync("sync_all", self.machine.root)
         return True
 
-    def lock(self, file: int, offset: int) -> None:
-        self._call()
-        super().lock(file, offset)
-
     def try_lock(self, file: int, offset: int) -> bool:
         self._call()
         return super().try_lock(file, offset)

@@ -29,6 +29,7 @@ from penstock.errors import (
 )
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.expiry import Expirer
+from penstock.mailboxes.locking import RECOVERY, Locks
 from penstock.mailboxes.mailboxes import Mailboxes
 from penstock.mailboxes.mailroom import MailRoom
 from penstock.settings import Settings
@@ -715,3 +716,46 @@ async def test_coroutines_verify_and_repair_too(hub: Hub, path: Path) -> None:
     assert (await hub.aio.mailboxes.repair("x")).lost == 1
     kinds = [mail.kind for mail in await box.peek_many(9)]
     assert sorted(kinds) == ["gap", "message", "message"]
+
+
+def test_who_puts_into_many_boxes_does_not_end_the_recovery_of_another_thread(
+    tmp_path: Path,
+) -> None:
+    """M12: one process at a time looks for the logs of the dead."""
+    with Desk(tmp_path / "store") as desk, desk.folder.locks.recovering():
+        desk.put_all({f"box-{n}": [new_mail("m")] for n in range(8)})
+        other = Locks(desk.folder.disk, f"{desk.folder.root}/locks")
+        try:
+            assert not other.try_take(RECOVERY)
+        finally:
+            other.close()
+
+
+class WatchedDisk(FastDisk):
+    """Something happens once, between the making of a file and its lock."""
+
+    on_made: Callable[[], object] | None = None
+
+    def open(self, path: str, flags: int) -> int:
+        file = super().open(path, flags)
+        if path.endswith(".lock") and self.on_made is not None:
+            action, self.on_made = self.on_made, None
+            action()
+        return file
+
+
+@pytest.mark.parametrize("who", ["a thread", "a process"])
+def test_a_log_that_is_taken_for_a_dead_ones_before_it_is_locked_is_made_anew(
+    tmp_path: Path, who: str
+) -> None:
+    """M12: it would be removed by the next one who looks, with all that is in it."""
+    disk = WatchedDisk(is_same_boot=True)
+    with Desk(tmp_path / "store", disk=disk) as desk, Desk(tmp_path / "store") as other:
+        recoverer = desk if who == "a thread" else other
+        with ThreadPoolExecutor(1) as threads:
+            disk.on_made = lambda: threads.submit(recoverer.folder.recover).result()
+            desk.put("box", "m")
+        logs = sorted(os.listdir(tmp_path / "store" / "commits"))
+        assert len(logs) == 3
+        other.folder.recover()
+        assert sorted(os.listdir(tmp_path / "store" / "commits")) == logs

@@ -133,6 +133,19 @@ class Segment:
         self._disk.close(self._file)
 
 
+def forget_segment(disk: Disk, path: str) -> None:
+    """What is in it counts no more, whatever its owner goes on to write until it begins anew."""
+    try:
+        file = disk.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        disk.write(file, _head_of(secrets.randbits(32)), 0)
+        disk.sync(file)
+    finally:
+        disk.close(file)
+
+
 def read_segment(content: bytes) -> Iterator[LogEntry]:
     """The entries up to the first that is not whole: behind it, nobody was answered."""
     salt = _salt_of(content)

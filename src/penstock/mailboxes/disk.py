@@ -21,8 +21,9 @@ _UNLOCKED = fcntl.F_UNLCK
 _LOCKED = fcntl.F_WRLCK
 _FROM_START = os.SEEK_SET
 # Locks of an open file, not of a process: several hubs of one process exclude each other, too.
-_SET_WAIT = getattr(fcntl, "F_OFD_SETLKW", 38)
 _SET = getattr(fcntl, "F_OFD_SETLK", 37)
+LOCKS_END = 1 << 62
+"""Boxes have the bytes below it."""
 
 
 class Disk:
@@ -103,10 +104,6 @@ class Disk:
             raise OSError(number, os.strerror(number))
         return True
 
-    def lock(self, file: int, offset: int) -> None:
-        """One byte of a file, against all others who opened it. Waits."""
-        fcntl.fcntl(file, _SET_WAIT, _pack_lock(_LOCKED, _FROM_START, offset, 1, 0))
-
     def try_lock(self, file: int, offset: int) -> bool:
         try:
             fcntl.fcntl(file, _SET, _pack_lock(_LOCKED, _FROM_START, offset, 1, 0))
@@ -117,9 +114,9 @@ class Disk:
         return True
 
     def try_lock_all(self, file: int) -> bool:
-        """All bytes at once, if nobody has any of them."""
+        """All bytes at once, if nobody has any of them. What lies beyond is no box's."""
         try:
-            fcntl.fcntl(file, _SET, _pack_lock(_LOCKED, _FROM_START, 0, 0, 0))
+            fcntl.fcntl(file, _SET, _pack_lock(_LOCKED, _FROM_START, 0, LOCKS_END, 0))
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
@@ -127,7 +124,7 @@ class Disk:
         return True
 
     def unlock_all(self, file: int) -> None:
-        fcntl.fcntl(file, _SET, _pack_lock(_UNLOCKED, _FROM_START, 0, 0, 0))
+        fcntl.fcntl(file, _SET, _pack_lock(_UNLOCKED, _FROM_START, 0, LOCKS_END, 0))
 
     def unlock(self, file: int, offset: int) -> None:
         fcntl.fcntl(file, _SET, _pack_lock(_UNLOCKED, _FROM_START, offset, 1, 0))

@@ -46,7 +46,7 @@ from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
 from penstock.mailboxes.reserve import Reserve
 from penstock.mailboxes.round import Group, Request, put_each, putting_into
-from penstock.mailboxes.salvage import recover
+from penstock.mailboxes.salvage import forget_logs, recover
 from penstock.mailboxes.shelf import Limits, Scrub
 from penstock.mailboxes.state import Whole
 from penstock.mailboxes.upkeep import Upkeep
@@ -115,7 +115,7 @@ class Folder:
             self._reserve = Reserve(
                 self.disk, f"{root}/reserve", settings.mailbox_reserve_bytes, self._changes
             )
-            self._generation = self._changes.generation
+            self.generation = self._changes.generation
             self.changing = self._changes.begin
             self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
             opened.callback(self.arrivals.stop)
@@ -226,8 +226,13 @@ class Folder:
         count = self._changes.look()
         if count != self.seen:
             self.seen = count
-            if self._changes.generation != self._generation:
+            if self._changes.generation != self.generation:
                 self._start_anew()
+
+    @property
+    def latest_generation(self) -> int:
+        """Which this process has perhaps not taken note of yet."""
+        return self._changes.generation
 
     def look_again(self) -> None:
         """Files of boxes were changed by other means than their boxes: nothing known holds."""
@@ -236,28 +241,30 @@ class Folder:
     @contextmanager
     def replacing(self) -> Iterator[None]:
         """All boxes are replaced by others: nobody uses one meanwhile, or knows one afterwards."""
-        self.recover()
         ends_at = time.monotonic() + self.settings.lock_timeout_seconds
-        while True:
-            with self.mutex:
-                self.check()
-                try:
-                    if self.locks.try_take_all():
-                        self._changes.begin_generation()
-                        self._start_anew()
-                        yield
+        with self.locks.recovering():
+            recover(self)
+            while True:
+                with self.mutex:
+                    self.check()
+                    try:
+                        if self.locks.try_take_all():
+                            self._changes.begin_generation()
+                            self._start_anew()
+                            forget_logs(self)
+                            yield
+                            self.locks.release_all()
+                            return
+                    except BaseException:
                         self.locks.release_all()
-                        return
-                except BaseException:
-                    self.locks.release_all()
-                    raise
-            if time.monotonic() > ends_at:
-                raise StoreBusy(BUSY)
-            time.sleep(PAUSE_SECONDS_MAX)
+                        raise
+                if time.monotonic() > ends_at:
+                    raise StoreBusy(BUSY)
+                time.sleep(PAUSE_SECONDS_MAX)
 
     def _start_anew(self) -> None:
         """What was to be synced, noted or removed is of boxes that are no more."""
-        self._generation = self._changes.generation
+        self.generation = self._changes.generation
         for box in self._boxes.values():
             box.forget()
         self._upkeep.start_anew()
@@ -441,7 +448,7 @@ class Folder:
         if journal.segment is not None:
             return journal.segment
         try:
-            segment = journal.open(self.locks, self.make_room)
+            segment = journal.open(self.make_room)
         except OSError as error:
             raise translated(error) from error
         try:
@@ -487,7 +494,8 @@ class Folder:
 
     def recover(self) -> int:
         """Put what dead processes have left in their logs into the boxes. Returns how many logs."""
-        return recover(self, self.locks)
+        with self.locks.recovering():
+            return recover(self)
 
     def close(self) -> None:
         """Sync the boxes, and leave no log behind."""

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from penstock.mailboxes.box import Box
 from penstock.mailboxes.commit_log import STATE, WRITTEN, Segment
 from penstock.mailboxes.disk import Disk, make_parents
-from penstock.mailboxes.locking import Locks
 from penstock.mailboxes.shelf import Shelf
 
 LETTERS = ("a", "b")
@@ -38,19 +37,28 @@ class Journal:
         self.notes: list[tuple[bytes, bytes]] = []
         """Lines of state that are not in the log yet, with their boxes."""
 
-    def open(self, locks: Locks, make_room: Callable[[OSError], bool]) -> Segment:
-        # Whoever looks for the logs of the dead must not find this one before it is locked.
-        with locks.recovering():
-            make_parents(self._disk, self._folder)
-            if self._liveness < 0:
-                path = f"{self._folder}/{self.name}.lock"
-                self._liveness = self._disk.open(path, os.O_RDWR | os.O_CREAT)
-                self._disk.lock(self._liveness, 0)
+    def open(self, make_room: Callable[[OSError], bool]) -> Segment:
+        make_parents(self._disk, self._folder)
+        while self._liveness < 0:
+            self._liveness = self._try_to_live()
         with ExitStack() as opened:
             segment, spare = [self._new(letter, make_room, opened) for letter in LETTERS]
             opened.pop_all()
         self.segment, self._spare = segment, spare
         return segment
+
+    def _try_to_live(self) -> int:
+        """Who looks for the logs of the dead may have found this one's file before it was locked,
+        and have removed it: then the next one has another name."""
+        disk = self._disk
+        with ExitStack() as opened:
+            file = disk.open(f"{self._folder}/{self.name}.lock", os.O_RDWR | os.O_CREAT)
+            opened.callback(disk.close, file)
+            if disk.try_lock(file, 0) and disk.stat(file).st_nlink:
+                opened.pop_all()
+                return file
+        self.name = secrets.token_hex(8)
+        return -1
 
     def _new(self, letter: str, make_room: Callable[[OSError], bool], opened: ExitStack) -> Segment:
         segment = Segment(self._disk, f"{self._folder}/{self.name}.{letter}.log", self._size)

@@ -7,19 +7,20 @@ Threads that share one are held apart by their own mutex.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from penstock.errors import StoreBusy
-from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.disk import LOCKS_END, Disk
 
 PAUSE_SECONDS = 0.0002
 PAUSE_SECONDS_MAX = 0.005
 PATIENCE_SECONDS = 0.002
 """A box that others use is free again sooner; what holds one longer may hold it for long."""
-RECOVERY = 1 << 62
+RECOVERY = LOCKS_END
 """The byte that no box has: whose turn it is to look for dead processes."""
 RECOVERY_SECONDS_MAX = 600.0
 BUSY = "Another process holds this mailbox."
@@ -31,6 +32,7 @@ class Locks:
         self.file = disk.open(path, os.O_RDWR | os.O_CREAT)
         self.try_take = partial(disk.try_lock, self.file)
         self.release = partial(disk.unlock, self.file)
+        self._recovering = threading.Lock()
 
     def take(self, number: int, ends_at: float) -> bool:
         """Wait until then at most. Whoever holds a mutex makes others wait for it meanwhile."""
@@ -50,13 +52,14 @@ class Locks:
 
     @contextmanager
     def recovering(self) -> Iterator[None]:
-        """One process at a time; those who open the folder wait for it."""
-        if not self.take(RECOVERY, time.monotonic() + RECOVERY_SECONDS_MAX):
-            raise StoreBusy("Another process is recovering the mailboxes.")
-        try:
-            yield
-        finally:
-            self.release(RECOVERY)
+        """One thread of one process at a time; those who open the folder wait for it."""
+        with self._recovering:
+            if not self.take(RECOVERY, time.monotonic() + RECOVERY_SECONDS_MAX):
+                raise StoreBusy("Another process is recovering the mailboxes.")
+            try:
+                yield
+            finally:
+                self.release(RECOVERY)
 
     def close(self) -> None:
         if self.file >= 0:

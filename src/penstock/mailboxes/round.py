@@ -20,7 +20,7 @@ from penstock.mailboxes.disk import translated
 from penstock.mailboxes.journal import Journal
 from penstock.mailboxes.putting import put, undo
 from penstock.mailboxes.record import Type, encode_record
-from penstock.mailboxes.shelf import Entry, Shelf, Wipe
+from penstock.mailboxes.shelf import Entry, Gone, Shelf, Wipe
 from penstock.mailboxes.state import Whole
 
 Request = tuple[str, list[NewMail]]
@@ -40,7 +40,7 @@ class Group(msgspec.Struct):
     refused: int = 0
     busy: list[int] = []
     """The requests whose box another process holds."""
-    discards: list[str | Wipe] = []
+    discards: list[Gone | Wipe] = []
     """What may go when this is on disk."""
 
 

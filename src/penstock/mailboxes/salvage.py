@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.errors import MailboxCorrupt, StoreBusy
-from penstock.mailboxes.commit_log import LogEntry, read_segment
+from penstock.mailboxes.commit_log import LogEntry, forget_segment, read_segment
+from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.journal import LETTERS, remove_log
-from penstock.mailboxes.locking import Locks
 from penstock.mailboxes.replay import replay
 from penstock.mailboxes.state import NOTHING, Whole
 from penstock.mailboxes.state_log import read_whole
@@ -24,33 +24,43 @@ if TYPE_CHECKING:
     from penstock.mailboxes.folder import Folder
 
 
-def recover(folder: Folder, locks: Locks) -> int:
-    """Returns how many logs there were."""
+def recover(folder: Folder) -> int:
+    """Returns how many logs there were. By one at a time: see `Locks.recovering`."""
     disk, commits = folder.disk, f"{folder.root}/commits"
-    with locks.recovering():
-        try:
-            found = disk.list(commits)
-        except FileNotFoundError:
-            return 0
-        dead: dict[str, int] = {}
-        try:
-            for name in sorted({name.partition(".")[0] for name in found}):
-                file = disk.open(f"{commits}/{name}.lock", os.O_RDWR | os.O_CREAT)
-                if disk.try_lock(file, 0):
-                    dead[name] = file
-                else:
-                    disk.close(file)
-            with _after_power_loss(folder, dead):
-                _replay(folder, [f"{commits}/{name}" for name in dead])
-            for name in dead:
-                remove_log(disk, commits, name)
-        except StoreBusy:
-            # Whoever holds a box has it as it is, so nothing is lost yet. The next one does it.
-            return 0
-        finally:
-            for file in dead.values():
+    dead: dict[str, int] = {}
+    try:
+        for name in sorted({name.partition(".")[0] for name in _found_in(disk, commits)}):
+            file = disk.open(f"{commits}/{name}.lock", os.O_RDWR | os.O_CREAT)
+            if disk.try_lock(file, 0):
+                dead[name] = file
+            else:
                 disk.close(file)
+        with _after_power_loss(folder, dead):
+            _replay(folder, [f"{commits}/{name}" for name in dead])
+        for name in dead:
+            remove_log(disk, commits, name)
+    except StoreBusy:
+        # Whoever holds a box has it as it is, so nothing is lost yet. The next one does it.
+        return 0
+    finally:
+        for file in dead.values():
+            disk.close(file)
     return len(dead)
+
+
+def forget_logs(folder: Folder) -> None:
+    """The boxes are to be others: what the living have in their logs must never come into them."""
+    commits = f"{folder.root}/commits"
+    for name in _found_in(folder.disk, commits):
+        if name.endswith(".log"):
+            forget_segment(folder.disk, f"{commits}/{name}")
+
+
+def _found_in(disk: Disk, commits: str) -> list[str]:
+    try:
+        return disk.list(commits)
+    except FileNotFoundError:
+        return []
 
 
 @contextmanager
@@ -75,7 +85,7 @@ def _replay(folder: Folder, names: list[str]) -> None:
                 entries.setdefault(entry.digest, []).append(entry)
     if not entries:
         return
-    boxes = []
+    boxes, generation = [], folder.generation
     for digest, found in entries.items():
         with folder.holding(digest):
             id = replay(folder, folder.folder_of(digest), found)
@@ -84,7 +94,7 @@ def _replay(folder: Folder, names: list[str]) -> None:
     # Also what was there already may be in the page cache only.
     folder.sync_boxes([folder.folder_of(digest) for digest in entries])
     for id, whole in boxes:
-        folder.settle(id, whole)
+        folder.settle(id, whole, generation)
     folder.report("mailboxes_recovered", logs=len(names), boxes=len(entries))
 
 

@@ -39,6 +39,15 @@ class Wipe(NamedTuple):
     entry: Entry
 
 
+class Gone(NamedTuple):
+    """A file that was read through, and is to be removed."""
+
+    number: int
+    """The box's lock."""
+    path: str
+    generation: int
+
+
 class Limits(NamedTuple):
     messages_max: int
     file_messages_max: int

@@ -16,7 +16,7 @@ from penstock.mailboxes.box import Box
 from penstock.mailboxes.disk import translated
 from penstock.mailboxes.locking import PATIENCE_SECONDS
 from penstock.mailboxes.round import Group
-from penstock.mailboxes.shelf import Entry, Wipe
+from penstock.mailboxes.shelf import Entry, Gone, Wipe
 from penstock.mailboxes.state import NOTHING, Whole
 from penstock.mailboxes.state_log import sync_path
 
@@ -34,7 +34,7 @@ class Upkeep:
         self.dirty: dict[bytes, tuple[Box, Whole]] = {}
         """Boxes that are not synced, and how far they were written."""
         self._syncing: dict[bytes, tuple[Box, Whole]] = {}
-        self.discards: list[str | Wipe] = []
+        self.discards: list[Gone | Wipe] = []
         """What goes once the log is synced."""
         self.has_unsynced = False
         self.is_closing = False
@@ -54,7 +54,7 @@ class Upkeep:
     def discard(self, box: Box, file: int) -> None:
         path = box.path(file)
         self._folder.files.drop(path)
-        self.discards.append(path)
+        self.discards.append(Gone(box.number, path, self._folder.generation))
 
     def promised(self, digest: bytes) -> Whole:
         """What this process has written to a box and not synced: nothing of it can be missing."""
@@ -92,6 +92,7 @@ class Upkeep:
                 written = folder.journal.swap()
                 dirty, self.dirty = self.dirty, {}
                 self._syncing = dirty
+                generation = folder.generation
             try:
                 self.sync_boxes([box.folder for box, _ in dirty.values()])
             except OSError as error:
@@ -101,11 +102,14 @@ class Upkeep:
                 # At once: who idles from here on must not leave a log of what is long gone.
                 written.begin()
             for digest, (box, whole) in list(dirty.items()):
-                self.settle(box.id, whole)
+                self.settle(box.id, whole, generation)
                 dirty.pop(digest, None)
 
-    def settle(self, id: str, whole: Whole) -> None:
-        """Up to here a box is on disk. Written down where that would not be done soon anyway."""
+    def settle(self, id: str, whole: Whole, generation: int) -> None:
+        """Up to here a box is on disk, if it was not replaced by another since this `generation`.
+
+        Written down where that would not be done soon anyway.
+        """
         folder = self._folder
         with folder.mutex:
             if folder.failure is not None:
@@ -114,8 +118,10 @@ class Upkeep:
             number = box.number
             if not folder.locks.take(number, time.monotonic() + PATIENCE_SECONDS):
                 return  # It is being used: the next line says it.
-            folder.look_around()
             try:
+                folder.look_around()
+                if folder.generation != generation:
+                    return
                 box.look(folder)
                 box.look_at_state(folder)
                 box.whole = max(box.whole, whole)
@@ -150,15 +156,27 @@ class Upkeep:
         for folder in sorted(folders, reverse=True):
             disk.sync_folder(folder)
 
-    def remove(self, discards: list[str | Wipe]) -> None:
+    def remove(self, discards: list[Gone | Wipe]) -> None:
         for discard in discards:
+            if isinstance(discard, Wipe):
+                self._wipe(discard)
+            else:
+                self._unlink(discard)
+
+    def _unlink(self, gone: Gone) -> None:
+        folder = self._folder
+        with folder.mutex:
+            if not folder.locks.try_take(gone.number):
+                self.discards.append(gone)  # Another process is using the box.
+                return
             try:
-                if isinstance(discard, Wipe):
-                    self._wipe(discard)
-                else:
-                    self._folder.disk.unlink(discard)
+                # A file of a box that was replaced has the name of one that nobody has read.
+                if gone.generation == folder.latest_generation:
+                    folder.disk.unlink(gone.path)
             except FileNotFoundError:
-                continue  # Another process opened the box, and found it read through.
+                return  # Another process opened the box, and found it read through.
+            finally:
+                folder.locks.release(gone.number)
 
     def _wipe(self, wipe: Wipe) -> None:
         folder = self._folder
