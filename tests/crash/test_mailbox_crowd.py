@@ -39,6 +39,7 @@ class Actor:
     def __init__(self, role: str, url: str, **options: Any) -> None:
         self.role = role
         self.lines: list[list[str]] = []
+        self._counts = Counter[str]()
         self._process = subprocess.Popen(
             [sys.executable, str(ACTORS), role, url, json.dumps({"settings": SETTINGS} | options)],
             stdin=subprocess.PIPE,
@@ -53,10 +54,12 @@ class Actor:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.endswith(b"\n"):
-                self.lines.append(line.decode().split())
+                words = line.decode().split()
+                self.lines.append(words)
+                self._counts[words[0]] += 1
 
     def count(self, word: str) -> int:
-        return sum(line[0] == word for line in list(self.lines))
+        return self._counts[word]
 
     def said(self, word: str) -> list[tuple[str, str]]:
         return [(line[1], line[2]) for line in list(self.lines) if line[0] == word]
