@@ -137,7 +137,7 @@ class AsyncMailbox:
         runtime = self._ready()
         mail = mail_of(runtime.settings, payload, id, type, format)
         if timeout is None and runtime.settings.mailbox_durability != "os":
-            answer = (await runtime.mail.postman.put_one_async(self.id, mail))[0]
+            answer = (await runtime.mail.postman.put_async(self.id, [mail]))[0]
         else:
             answer = (await self._put(runtime, [mail], timeout))[0]
         if answer.__class__ is Posted:

@@ -25,11 +25,11 @@ from penstock.errors import (
     PenstockError,
     StoreBusy,
 )
-from penstock.mail import NewMail, Posted
 from penstock.mailboxes.arrivals import Arrivals
 from penstock.mailboxes.box import Box
 from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import Segment
+from penstock.mailboxes.counter import Counter
 from penstock.mailboxes.disk import Disk, is_full_disk, translated
 from penstock.mailboxes.figures import Tally
 from penstock.mailboxes.files import Files
@@ -45,18 +45,13 @@ from penstock.mailboxes.locking import (
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
 from penstock.mailboxes.reserve import Reserve
-from penstock.mailboxes.round import Group, Request, put_each, putting_into
+from penstock.mailboxes.round import putting_into
 from penstock.mailboxes.salvage import forget_logs, recover
 from penstock.mailboxes.shelf import Limits, Scrub
 from penstock.mailboxes.state import Whole
 from penstock.mailboxes.upkeep import Upkeep
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
-
-LOG_BYTES_PER_REQUEST = 4096
-LOG_BYTES_PER_MAIL = 1024
-LOCK_ALL_FROM = 4
-"""From so many boxes on, one lock on all is taken for the moment it takes to write to them."""
 
 
 class Folder:
@@ -119,6 +114,9 @@ class Folder:
             self.changing = self._changes.begin
             self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
             opened.callback(self.arrivals.stop)
+            counter = Counter(self, upkeep, self._changes, self._reserve)
+            self.post, self.put = counter.post, counter.put
+            self.sync, self.show = counter.sync, counter.show
             self.put_one = putting_into(self)
             self.recovered = self.recover()
             opened.pop_all()
@@ -291,151 +289,6 @@ class Folder:
         if id is not None:
             del self._boxes[id]
 
-    # Putting
-
-    def post(self, id: str, mail: NewMail) -> Posted | None:
-        """One that is not synced, in few steps. None if it takes more, or longer: `put` does it."""
-        changes, locks = self._changes, self.locks
-        self.check_outside()
-        with self.mutex:
-            if self._failure is not None or self._is_closed:
-                self.check()
-            box = self._boxes.get(id)
-            if box is None or len(self._boxes) > self._many_boxes:
-                box = self.box(id)
-            number = box.number
-            try:
-                if changes.is_low or not locks.try_take(number):
-                    return None
-                if changes.look() != self.seen:
-                    self.look_around()
-                changes.begin()
-                put = self.put_one(box, mail, self._clock.now())
-                locks.release(number)
-            except OSError as error:
-                locks.release(number)
-                raise translated(error) from error
-            except BaseException:
-                locks.release(number)
-                raise
-            if put is None:
-                return None
-            self.tally.puts += 1
-        if changes.is_awaited:
-            self.arrivals.tell((number,))
-        return put[0]
-
-    def put(
-        self,
-        requests: list[Request],
-        *,
-        is_logged: bool,
-        log_bytes: int | None = None,
-        patience_seconds: float | None = None,
-    ) -> Group:
-        """Write them to their boxes and, if asked for, to the commit log. Not synced yet.
-
-        `log_bytes`: what they may take in it, by whoever knows that already.
-
-        Boxes that another process holds for longer than it is waited for are in `busy`.
-        """
-        patience = self.settings.lock_timeout_seconds
-        if patience_seconds is not None:
-            patience = patience_seconds
-        ends_at = time.monotonic() + patience
-        self.check_outside()
-        with self.mutex:
-            self.check()
-            now = self._clock.now()
-            segment = self.open_log() if is_logged else None
-            self._check_space(segment, requests, log_bytes)
-            group = Group(segment)
-            if len(requests) < LOCK_ALL_FROM or not self._put_at_once(requests, now, group):
-                self._put_in_turn(requests, now, group, ends_at)
-            if segment is not None:
-                self._log(segment, group)
-            return group
-
-    def _put_at_once(self, requests: list[Request], now: Micros, group: Group) -> bool:
-        """False if others are using some of the boxes."""
-        try:
-            if not self.locks.try_take_all():
-                return False
-            self.look_around()
-            self.changing()
-            put_each(self, requests, now, group)
-            self.locks.release_all()
-        except BaseException:
-            self.locks.release_all()
-            raise
-        return True
-
-    def _put_in_turn(
-        self,
-        requests: list[Request],
-        now: Micros,
-        group: Group,
-        ends_at: float,
-    ) -> None:
-        """One box after the other: others are using some of them."""
-        for request in requests:
-            id, mails = request
-            number = self.box(id).number
-            try:
-                if not self.locks.take(number, ends_at):
-                    group.busy.append(len(group.answers))
-                    group.answers.append([StoreBusy(BUSY) for _ in mails])
-                    continue
-                self.look_around()
-                self.changing()
-                put_each(self, [request], now, group)
-                self.locks.release(number)
-            except BaseException:
-                self.locks.release(number)
-                raise
-
-    def _check_space(
-        self, segment: Segment | None, requests: list[Request], log_bytes: int | None
-    ) -> None:
-        """Nothing is put where it would not fit into the log, or take the last space of all."""
-        try:
-            self._reserve.check()
-            if segment is not None:
-                segment.reserve(log_bytes or _log_bytes(requests))
-        except OSError as error:
-            raise translated(error) from error
-
-    def _log(self, segment: Segment, group: Group) -> None:
-        try:
-            self.journal.write(segment)
-        except OSError as error:
-            # There was space for it. What is in the boxes may be read and written behind by now.
-            self.fail(error)
-            raise MailboxesFailed from error
-        # What was read is in the log: once that is synced, its files may go.
-        group.discards, self._upkeep.discards = self._upkeep.discards, []
-        self._upkeep.has_unsynced = True
-
-    def sync(self, group: Group) -> None:
-        """Returns when the group is on disk."""
-        if group.segment is not None:
-            try:
-                group.segment.sync()
-            except OSError as error:
-                self.fail(error)
-                raise MailboxesFailed from error
-        self._upkeep.remove(group.discards)
-
-    def show(self, group: Group) -> None:
-        """Those who wait may have it."""
-        with self.mutex:
-            self.tally.puts += group.puts
-            self.tally.refused += group.refused
-            for box in group.boxes:
-                box.hidden_from = 0
-        if group.boxes:
-            self.arrivals.tell(box.number for box in group.boxes)
-
     def fail(self, error: BaseException) -> None:
         """What is on disk is not known any more: nothing is accepted until it is opened anew."""
         self._failure = error
@@ -533,14 +386,3 @@ def files_max() -> int:
     """A quarter of what this process may open: others want some, too."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(4, limit // 4)
-
-
-def log_bytes_max(requests: int, mails: int, size: int) -> int:
-    """What requests may take in the log, with all that may be written for them."""
-    return LOG_BYTES_PER_REQUEST * requests + LOG_BYTES_PER_MAIL * mails + size
-
-
-def _log_bytes(requests: list[Request]) -> int:
-    mails = [mail for _, some in requests for mail in some]
-    size = sum([len(mail.body) + len(mail.attributes) for mail in mails])
-    return log_bytes_max(len(requests), len(mails), size)

@@ -14,7 +14,8 @@ import msgspec
 from penstock.callers import answer, held_lock, refuse_all, take
 from penstock.errors import HubClosed, QueueFull, WriteTimeout
 from penstock.mail import NewMail
-from penstock.mailboxes.folder import Folder, log_bytes_max
+from penstock.mailboxes.counter import log_bytes_max
+from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.locking import PATIENCE_SECONDS, PAUSE_SECONDS_MAX
 from penstock.mailboxes.round import Answer, Request
 from penstock.service import Service
@@ -66,20 +67,12 @@ class Postman(Service):
         self._has_ended = False
 
     def put(self, box: str, mails: list[NewMail]) -> Delivery:
-        weight = sum([len(mail.body) + len(mail.attributes) for mail in mails])
-        return self._submit(Delivery(box, mails, len(mails), weight, None, held_lock()))
+        return self._submit(_new_delivery(box, mails, None, held_lock()))
 
     def put_async(self, box: str, mails: list[NewMail]) -> asyncio.Future[list[Answer]]:
         # Belongs to the running loop, and asks for it only once.
         future: asyncio.Future[list[Answer]] = asyncio.Future()
-        weight = sum([len(mail.body) + len(mail.attributes) for mail in mails])
-        self._submit(Delivery(box, mails, len(mails), weight, future))
-        return future
-
-    def put_one_async(self, box: str, mail: NewMail) -> asyncio.Future[list[Answer]]:
-        future: asyncio.Future[list[Answer]] = asyncio.Future()
-        weight = len(mail.body) + len(mail.attributes)
-        self._submit(Delivery(box, [mail], 1, weight, future))
+        self._submit(_new_delivery(box, mails, future, None))
         return future
 
     def _submit(self, delivery: Delivery) -> Delivery:
@@ -187,6 +180,18 @@ class Postman(Service):
         if not answered:
             self._bed.acquire(timeout=PAUSE_SECONDS_MAX)  # Nothing else is to be done.
         return answered
+
+
+def _new_delivery(
+    box: str,
+    mails: list[NewMail],
+    future: asyncio.Future[list[Answer]] | None,
+    done: threading.Lock | None,
+) -> Delivery:
+    weight = 0
+    for mail in mails:
+        weight += len(mail.body) + len(mail.attributes)
+    return Delivery(box, mails, len(mails), weight, future, done)
 
 
 def _hand_out(group: list[Delivery], requests: list[Request], answers: list[list[Answer]]) -> None:

@@ -1,0 +1,187 @@
+"""The counter, where messages are handed in: into their boxes, where all see them, into the commit
+log, and with it to the disk."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from penstock.clock import Micros
+from penstock.errors import MailboxesFailed, StoreBusy
+from penstock.mail import NewMail, Posted
+from penstock.mailboxes.changes import Changes
+from penstock.mailboxes.commit_log import Segment
+from penstock.mailboxes.disk import translated
+from penstock.mailboxes.locking import BUSY
+from penstock.mailboxes.reserve import Reserve
+from penstock.mailboxes.round import Group, Request, put_each
+
+if TYPE_CHECKING:
+    from penstock.mailboxes.folder import Folder
+    from penstock.mailboxes.upkeep import Upkeep
+
+LOG_BYTES_PER_REQUEST = 4096
+LOG_BYTES_PER_MAIL = 1024
+LOCK_ALL_FROM = 4
+"""From so many boxes on, one lock on all is taken for the moment it takes to write to them."""
+
+
+class Counter:
+    def __init__(self, folder: Folder, upkeep: Upkeep, changes: Changes, reserve: Reserve) -> None:
+        self._folder = folder
+        self._upkeep = upkeep
+        self._changes = changes
+        self._reserve = reserve
+
+    def post(self, id: str, mail: NewMail) -> Posted | None:
+        """One that is not synced, in few steps. None if it takes more, or longer: `put` does it."""
+        folder, changes, locks = self._folder, self._changes, self._folder.locks
+        folder.check_outside()
+        with folder.mutex:
+            folder.check()
+            box = folder.box(id)
+            number = box.number
+            try:
+                if changes.is_low or not locks.try_take(number):
+                    return None
+                folder.look_around()
+                changes.begin()
+                put = folder.put_one(box, mail, folder.now())
+                locks.release(number)
+            except BaseException as error:
+                locks.release(number)
+                if isinstance(error, OSError):
+                    raise translated(error) from error
+                raise
+            if put is None:
+                return None
+            folder.tally.puts += 1
+        if changes.is_awaited:
+            folder.arrivals.tell((number,))
+        return put[0]
+
+    def put(
+        self,
+        requests: list[Request],
+        *,
+        is_logged: bool,
+        log_bytes: int | None = None,
+        patience_seconds: float | None = None,
+    ) -> Group:
+        """Write them to their boxes and, if asked for, to the commit log. Not synced yet.
+
+        `log_bytes`: what they may take in it, by whoever knows that already.
+
+        Boxes that another process holds for longer than it is waited for are in `busy`.
+        """
+        folder = self._folder
+        patience = folder.settings.lock_timeout_seconds
+        if patience_seconds is not None:
+            patience = patience_seconds
+        ends_at = time.monotonic() + patience
+        folder.check_outside()
+        with folder.mutex:
+            folder.check()
+            now = folder.now()
+            segment = folder.open_log() if is_logged else None
+            self._check_space(segment, requests, log_bytes)
+            group = Group(segment)
+            if len(requests) < LOCK_ALL_FROM or not self._put_at_once(requests, now, group):
+                self._put_in_turn(requests, now, group, ends_at)
+            if segment is not None:
+                self._log(segment, group)
+            return group
+
+    def _put_at_once(self, requests: list[Request], now: Micros, group: Group) -> bool:
+        """False if others are using some of the boxes."""
+        folder = self._folder
+        try:
+            if not folder.locks.try_take_all():
+                return False
+            folder.look_around()
+            folder.changing()
+            put_each(folder, requests, now, group)
+            folder.locks.release_all()
+        except BaseException:
+            folder.locks.release_all()
+            raise
+        return True
+
+    def _put_in_turn(
+        self,
+        requests: list[Request],
+        now: Micros,
+        group: Group,
+        ends_at: float,
+    ) -> None:
+        """One box after the other: others are using some of them."""
+        folder = self._folder
+        for request in requests:
+            id, mails = request
+            number = folder.box(id).number
+            try:
+                if not folder.locks.take(number, ends_at):
+                    group.busy.append(len(group.answers))
+                    group.answers.append([StoreBusy(BUSY) for _ in mails])
+                    continue
+                folder.look_around()
+                folder.changing()
+                put_each(folder, [request], now, group)
+                folder.locks.release(number)
+            except BaseException:
+                folder.locks.release(number)
+                raise
+
+    def _check_space(
+        self, segment: Segment | None, requests: list[Request], log_bytes: int | None
+    ) -> None:
+        """Nothing is put where it would not fit into the log, or take the last space of all."""
+        try:
+            self._reserve.check()
+            if segment is not None:
+                segment.reserve(log_bytes or _log_bytes(requests))
+        except OSError as error:
+            raise translated(error) from error
+
+    def _log(self, segment: Segment, group: Group) -> None:
+        try:
+            self._folder.journal.write(segment)
+        except OSError as error:
+            # There was space for it. What is in the boxes may be read and written behind by now.
+            self._folder.fail(error)
+            raise MailboxesFailed from error
+        # What was read is in the log: once that is synced, its files may go.
+        group.discards, self._upkeep.discards = self._upkeep.discards, []
+        self._upkeep.has_unsynced = True
+
+    def sync(self, group: Group) -> None:
+        """Returns when the group is on disk."""
+        if group.segment is not None:
+            try:
+                group.segment.sync()
+            except OSError as error:
+                self._folder.fail(error)
+                raise MailboxesFailed from error
+        self._upkeep.remove(group.discards)
+
+    def show(self, group: Group) -> None:
+        """Those who wait may have it."""
+        folder = self._folder
+        with folder.mutex:
+            folder.tally.puts += group.puts
+            folder.tally.refused += group.refused
+            for box in group.boxes:
+                box.hidden_from = 0
+        if group.boxes:
+            folder.arrivals.tell(box.number for box in group.boxes)
+
+
+def log_bytes_max(requests: int, mails: int, size: int) -> int:
+    """What requests may take in the log, with all that may be written for them."""
+    return LOG_BYTES_PER_REQUEST * requests + LOG_BYTES_PER_MAIL * mails + size
+
+
+def _log_bytes(requests: list[Request]) -> int:
+    mails = [mail for _, some in requests for mail in some]
+    size = sum([len(mail.body) + len(mail.attributes) for mail in mails])
+    return log_bytes_max(len(requests), len(mails), size)
