@@ -21,9 +21,10 @@ from penstock.errors import PenstockError, QuotaExceeded
 from penstock.mail import Mail, MailKind, NewMail, Posted
 from penstock.mailboxes.contents import delete, look, mails_of
 from penstock.mailboxes.disk import Disk
-from penstock.mailboxes.folder import Folder, Group
+from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.record import HEADER_SIZE
 from penstock.mailboxes.repair import repair
+from penstock.mailboxes.round import Group
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 from penstock.testing import FakeClock

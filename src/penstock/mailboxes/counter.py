@@ -46,19 +46,19 @@ class Counter:
                     return None
                 folder.look_around()
                 changes.begin()
-                put = folder.put_one(box, mail, folder.now())
+                posted = folder.put_one(box, mail, folder.now(), None)
                 locks.release(number)
             except BaseException as error:
                 locks.release(number)
                 if isinstance(error, OSError):
                     raise translated(error) from error
                 raise
-            if put is None:
+            if posted is None:
                 return None
             folder.tally.puts += 1
         if changes.is_awaited:
             folder.arrivals.tell((number,))
-        return put[0]
+        return posted
 
     def put(
         self,

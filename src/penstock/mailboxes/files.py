@@ -14,6 +14,7 @@ class Files:
     def __init__(self, disk: Disk, files_max: int) -> None:
         self._disk = disk
         self._files_max = files_max
+        self._many_files = files_max // 2
         self._open: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -21,12 +22,16 @@ class Files:
 
     def get(self, path: str, flags: int = os.O_RDWR) -> int:
         """Raises `FileNotFoundError`, unless the flags say that it is made."""
-        file = self._open.pop(path, None)
+        files = self._open
+        file = files.get(path)
         if file is None:
-            while len(self._open) >= self._files_max:
+            while len(files) >= self._files_max:
                 self._close_oldest()
-            file = self._open_anyway(path, flags)
-        self._open[path] = file
+            file = files[path] = self._open_anyway(path, flags)
+        elif len(files) > self._many_files:
+            # Those used last stand last, and go last; with much space left, none goes soon.
+            del files[path]
+            files[path] = file
         return file
 
     def _open_anyway(self, path: str, flags: int) -> int:

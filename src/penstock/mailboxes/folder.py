@@ -48,7 +48,6 @@ from penstock.mailboxes.reserve import Reserve
 from penstock.mailboxes.round import putting_into
 from penstock.mailboxes.salvage import forget_logs, recover
 from penstock.mailboxes.shelf import Limits, Scrub
-from penstock.mailboxes.state import Whole
 from penstock.mailboxes.upkeep import Upkeep
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
@@ -97,7 +96,7 @@ class Folder:
         self.note, self.discard, self.wipe = upkeep.note, upkeep.discard, upkeep.wipe
         self.promised, self.settle = upkeep.promised, upkeep.settle
         self.flush, self.checkpoint = upkeep.flush, upkeep.checkpoint
-        self.sync_boxes = upkeep.sync_boxes
+        self.sync_boxes, self.dirty = upkeep.sync_boxes, upkeep.dirty
         self.booted_at = self.disk.booted_at()
         self.depth = open_layout(self.disk, root, settings.mailbox_depth, self.journal.name)
         self.seen = 0
@@ -139,11 +138,6 @@ class Folder:
         return is_full_disk(error) and self._reserve.give()
 
     # Boxes
-
-    @property
-    def dirty(self) -> dict[bytes, tuple[Box, Whole]]:
-        """Those that are not synced."""
-        return self._upkeep.dirty
 
     def box(self, id: str) -> Box:
         """Under the mutex."""

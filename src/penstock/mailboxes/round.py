@@ -26,7 +26,7 @@ from penstock.mailboxes.state import Whole
 Request = tuple[str, list[NewMail]]
 """What is to be put into one box."""
 Answer = Posted | PenstockError
-PutOne = Callable[[Box, NewMail, Micros], tuple[Posted, bytes] | None]
+PutOne = Callable[[Box, NewMail, Micros, Segment | None], Posted | None]
 MESSAGE, QUOTA = Type.MESSAGE, Type.QUOTA
 
 
@@ -48,9 +48,9 @@ class Street(Shelf, Protocol):
     """Where the boxes are."""
 
     journal: Journal
+    dirty: dict[bytes, tuple[Box, Whole]]
+    """Boxes that are not synced."""
 
-    @property
-    def dirty(self) -> dict[bytes, tuple[Box, Whole]]: ...
     @property
     def put_one(self) -> PutOne: ...
     def box(self, id: str) -> Box: ...
@@ -60,11 +60,12 @@ def putting_into(street: Street) -> PutOne:
     """Made once for a street: what it does is done for each message, and what it needs for that
     is at hand."""
     write, open_file = street.disk.write, street.files.get
+    journal, dirty = street.journal, street.dirty
     messages_max, file_messages_max = street.limits[:2]
 
-    def put_one(box: Box, mail: NewMail, now: Micros) -> tuple[Posted, bytes] | None:
-        """The answer, and what was written to the end of the box's file. None if this message
-        needs a closer look. Under the box's lock."""
+    def put_one(box: Box, mail: NewMail, now: Micros, segment: Segment | None) -> Posted | None:
+        """At the end of the box's file, and in the log. None if this message needs a closer look.
+        Under the box's lock."""
         pending, offset = box.pending, box.write_byte
         if (
             box.looked_at != street.seen
@@ -76,66 +77,58 @@ def putting_into(street: Street) -> PutOne:
             or (not mail.is_original and box.known(mail.id))
         ):
             return None
-        name, seq, file = mail.id, box.next_seq, box.write_file
+        id, seq, file, salt = mail.id, box.next_seq, box.write_file, box.salt
+        attributes, body, encoding = mail.attributes, mail.body, mail.encoding
         data = encode_record(
-            MESSAGE,
-            seq,
-            now,
-            box.salt,
-            offset,
-            name.encode(),
-            mail.attributes,
-            mail.body,
-            mail.encoding,
+            MESSAGE, seq, now, salt, offset, id.encode(), attributes, body, encoding
         )
-        size = len(data)
-        posted = Posted(name, seq, not pending)
-        entry = Entry(seq, file, offset, size, name, now, MESSAGE, seq)
+        end = offset + len(data)
+        posted = Posted(id, seq, not pending)
+        entry = Entry(seq, file, offset, len(data), id, now, MESSAGE, seq)
         try:
             write(open_file(box.write_path or box.find_write_path()), data, offset)
-            box.write_byte = offset + size
+            box.write_byte = end
             box.next_seq = seq + 1
             box.write_msg += 1
             pending.append(entry)
             if box.ids is not None:
-                box.ids[name] = seq
+                box.ids[id] = seq
+            if segment is not None:
+                digest = box.digest
+                if (digest, file) not in journal.headed:
+                    journal.add_header(street, box, file, salt)
+                segment.add(WRITTEN, digest, file, salt, offset, data)
+                dirty[digest] = (box, (file, end, seq + 1))
+                if not box.hidden_from:
+                    box.hidden_from = seq
         except OSError:
-            undo(box, street, [Write(box.digest, file, box.salt, offset, data)])
+            undo(box, street, [Write(box.digest, file, salt, offset, data)])
             raise
         except BaseException:
             box.forget()  # The thread was struck, and others may have seen the message.
             raise
-        return posted, data
+        return posted
 
     return put_one
 
 
 def put_each(street: Street, requests: list[Request], now: Micros, group: Group) -> None:
     """Under the locks of all these boxes, by whoever has looked and said that it is `changing`."""
-    find, put_one, dirty, journal = street.box, street.put_one, street.dirty, street.journal
+    find, put_one = street.box, street.put_one
     segment, boxes, answers = group.segment, group.boxes, group.answers
     for id, mails in requests:
         box = find(id)
         try:
-            put = put_one(box, mails[0], now) if len(mails) == 1 else None
+            posted = put_one(box, mails[0], now, segment) if len(mails) == 1 else None
         except OSError as error:
             answers.append([translated(error)])
             continue
-        if put is None:
+        if posted is None:
             answers.append(_put_slowly(street, box, mails, now, group))
-            continue
-        posted, data = put
-        answers.append([posted])
-        boxes.append(box)
-        group.puts += 1
-        if segment is not None:
-            digest, file, salt, end = box.digest, box.write_file, box.salt, box.write_byte
-            if not box.hidden_from:
-                box.hidden_from = posted.seq
-            if (digest, file) not in journal.headed:
-                journal.add_header(street, box, file, salt)
-            segment.add(WRITTEN, digest, file, salt, end - len(data), data)
-            dirty[digest] = (box, (file, end, box.next_seq))
+        else:
+            answers.append([posted])
+            boxes.append(box)
+            group.puts += 1
 
 
 def _put_slowly(

@@ -90,8 +90,8 @@ class Upkeep:
                 if folder.failure is not None or folder.journal.segment is None or not self.dirty:
                     return
                 written = folder.journal.swap()
-                dirty, self.dirty = self.dirty, {}
-                self._syncing = dirty
+                self._syncing = dirty = self.dirty.copy()
+                self.dirty.clear()
                 generation = folder.generation
             try:
                 self.sync_boxes([box.folder for box, _ in dirty.values()])
