@@ -38,7 +38,7 @@ from penstock.testing import FakeClock
 from tests.crash.mailbox_world import FastDisk, new_mail, small_settings
 from tests.integration.mailbox_desk import Desk, box_files, message_file
 from tests.processes import in_fork
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 
 class Room:
@@ -97,6 +97,65 @@ class UnsafeDisk(Disk):
     def _check(self) -> None:
         if self.is_failing:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class OnceDisk(FastDisk):
+    """A sync that fails is told to the one who began it, as Linux does: those who come to the same
+    open file meanwhile, or later, are told that all is well."""
+
+    def __init__(self) -> None:
+        super().__init__(is_same_boot=True)
+        self.is_failing = False
+        self.began, self.others = threading.Event(), threading.Event()
+
+    def sync(self, file: int) -> None:
+        if self.is_failing:
+            self.is_failing = False
+            self.began.set()
+            self.others.wait(DEADLINE_SECONDS)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_sync_that_failed_in_another_thread_is_not_taken_for_a_good_one(tmp_path: Path) -> None:
+    """Row 10: the janitor syncs the same log as those who put."""
+    disk = OnceDisk()
+    desk = Desk(tmp_path / "store", disk=disk)
+    desk.put("x", "m1")
+    desk.ack("x")
+    disk.is_failing = True
+    with ThreadPoolExecutor(2) as threads:
+        flushing = threads.submit(desk.folder.flush)
+        assert disk.began.wait(DEADLINE_SECONDS)
+        written = desk.folder.log_bytes
+        putting = threads.submit(desk.put, "y", "m2")
+        wait_until(lambda: desk.folder.log_bytes > written)
+        disk.others.set()
+        with pytest.raises(MailboxesFailed):
+            flushing.result(DEADLINE_SECONDS)
+        with pytest.raises(MailboxesFailed):
+            putting.result(DEADLINE_SECONDS)
+    desk.folder.close()
+
+
+class CountingDisk(FastDisk):
+    def __init__(self) -> None:
+        super().__init__(is_same_boot=True)
+        self.syncs = 0
+
+    def sync(self, file: int) -> None:
+        self.syncs += 1
+
+
+def test_what_is_on_disk_already_is_not_synced_again(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    with Desk(tmp_path / "store", disk=disk) as desk:
+        desk.put("x", "m1")
+        synced = disk.syncs
+        desk.folder.flush()
+        assert disk.syncs == synced
+        desk.ack("x")
+        desk.folder.flush()
+        assert disk.syncs == synced + 1
 
 
 def test_after_a_failed_sync_nothing_is_promised_until_it_is_opened_anew(

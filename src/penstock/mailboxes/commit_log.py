@@ -69,6 +69,7 @@ class Segment:
         self.end = 0
         self._place = 0
         self._added: list[bytes] = []
+        self._writes = self._synced_writes = 0
         self._allocated = 0
         self._zeroed = 0
         try:
@@ -112,11 +113,10 @@ class Segment:
 
     def add(self, kind: int, digest: bytes, file: int, salt: int, offset: int, data: bytes) -> None:
         """To be written with the next `write`."""
-        size, place = len(data), self._place
-        head = _pack_checked(size, kind, digest, file, salt, offset)
-        check = crc32c(data, crc32c(head, (self._salt ^ place) & 0xFFFFFFFF))
-        self._added += (_pack_check(check), head, data)
-        self._place = place + ENTRY_SIZE + size
+        entry = _pack_checked(len(data), kind, digest, file, salt, offset) + data
+        place = self._place
+        self._added += (_pack_check(crc32c(entry, (self._salt ^ place) & 0xFFFFFFFF)), entry)
+        self._place = place + ENTRY_SIZE + len(data)
 
     def write(self) -> None:
         """What was added. If that fails, it is not in the log."""
@@ -125,9 +125,17 @@ class Segment:
         if added:
             self._disk.write(self._file, b"".join(added), self.end)
             self.end = self._place = place
+            self._writes += 1
 
     def sync(self) -> None:
+        writes = self._writes
         self._disk.sync(self._file)
+        self._synced_writes = writes
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that was written is on disk."""
+        return self._synced_writes == self._writes
 
     def close(self) -> None:
         self._disk.close(self._file)

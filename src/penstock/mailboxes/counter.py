@@ -3,6 +3,7 @@ log, and with it to the disk."""
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class Counter:
         self._upkeep = upkeep
         self._changes = changes
         self._reserve = reserve
+        self._syncing = threading.Lock()
 
     def post(self, id: str, mail: NewMail) -> Posted | None:
         """One that is not synced, in few steps. None if it takes more, or longer: `put` does it."""
@@ -152,16 +154,18 @@ class Counter:
             raise MailboxesFailed from error
         # What was read is in the log: once that is synced, its files may go.
         group.discards, self._upkeep.discards = self._upkeep.discards, []
-        self._upkeep.has_unsynced = True
 
     def sync(self, group: Group) -> None:
         """Returns when the group is on disk."""
         if group.segment is not None:
-            try:
-                group.segment.sync()
-            except OSError as error:
-                self._folder.fail(error)
-                raise MailboxesFailed from error
+            # One at a time: of those who sync a file together, only one is told that it failed.
+            with self._syncing:
+                self._folder.check_failure()
+                try:
+                    group.segment.sync()
+                except OSError as error:
+                    self._folder.fail(error)
+                    raise MailboxesFailed from error
         self._upkeep.remove(group.discards)
 
     def show(self, group: Group) -> None:

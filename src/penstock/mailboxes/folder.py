@@ -272,10 +272,13 @@ class Folder:
             )
 
     def check(self) -> None:
-        if self._failure is not None:
-            raise MailboxesFailed from self._failure
+        self.check_failure()
         if self._is_closed:
             raise HubClosed
+
+    def check_failure(self) -> None:
+        if self._failure is not None:
+            raise MailboxesFailed from self._failure
 
     def _evict(self) -> None:
         # What is hidden must not be seen through another object.

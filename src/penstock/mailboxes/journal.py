@@ -122,6 +122,11 @@ class Journal:
         return 0 if self.segment is None else self.segment.end
 
     @property
+    def is_synced(self) -> bool:
+        """Whether all that is known to it is on disk."""
+        return not self.notes and (self.segment is None or self.segment.is_synced)
+
+    @property
     def is_full(self) -> bool:
         return self.segment is not None and self.segment.is_full
 

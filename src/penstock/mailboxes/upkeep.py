@@ -36,7 +36,6 @@ class Upkeep:
         self._syncing: dict[bytes, tuple[Box, Whole]] = {}
         self.discards: list[Gone | Wipe] = []
         """What goes once the log is synced."""
-        self.has_unsynced = False
         self.is_closing = False
         self._checkpointing = threading.Lock()
 
@@ -71,13 +70,12 @@ class Upkeep:
             if folder.failure is not None:
                 return
             group = Group(None)
-            if folder.journal.notes or self.has_unsynced:
+            if not folder.journal.is_synced:
                 group.segment = folder.open_log()
                 try:
                     folder.journal.write(group.segment)
                 except OSError as error:
                     raise translated(error) from error
-                self.has_unsynced = False
             group.discards, self.discards = self.discards, []
         folder.sync(group)
 
