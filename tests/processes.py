@@ -15,6 +15,7 @@ from penstock.errors import StoreBusy
 from tests.waiting import is_readable
 
 DEADLINE_SECONDS = 60.0
+A_WHILE_SECONDS = 0.05
 
 
 class Child:
@@ -62,8 +63,9 @@ class Child:
         self._process.stdin.flush()
 
     def stop(self) -> None:
-        """As a debugger or Ctrl-Z does."""
+        """As a debugger or Ctrl-Z does. Returns when all of its threads stand still."""
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def stop_between_writes(self, write: Callable[[], object]) -> None:
         """The same, while it does not hold the database: then everybody would wait for it."""
@@ -74,6 +76,7 @@ class Child:
                 return
             except StoreBusy:
                 self.go_on()
+                time.sleep(A_WHILE_SECONDS)  # It has waited to write, too.
         raise AssertionError("it was always writing")
 
     def go_on(self) -> None:

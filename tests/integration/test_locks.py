@@ -172,7 +172,7 @@ def test_a_suspended_holder_knows_at_once_that_it_lost_the_lock(
 ) -> None:
     """SIGSTOP for longer than the lease: the first look after SIGCONT says that it is lost,
     before anything was renewed, and the next holder's token is higher."""
-    hub = open_hub(lock_timeout_seconds=0.2)
+    hub = open_hub(lock_timeout_seconds=0.5)
     with Child(HOLDER, f"sqlite:///{path}", 0.5) as child:
         token = int(child.hear())
         child.stop_between_writes(lambda: hub.topics.publish("any", 1))

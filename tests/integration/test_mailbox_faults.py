@@ -137,6 +137,24 @@ def test_a_sync_that_failed_in_another_thread_is_not_taken_for_a_good_one(tmp_pa
     desk.folder.close()
 
 
+def test_after_a_sync_that_failed_in_a_recovery_nothing_is_promised(tmp_path: Path) -> None:
+    """Row 10: whoever syncs the boxes next would be told that all is well."""
+    disk = UnsafeDisk()
+    desk, dead = Desk(tmp_path / "store", disk=disk), Desk(tmp_path / "store")
+    dead.put("x", "m1")
+    dead.folder.abandon()
+    disk.is_failing = True
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        desk.folder.recover()
+    disk.is_failing = False
+    with pytest.raises(MailboxesFailed):
+        desk.put("x", "m2")
+    desk.folder.close()
+    with Desk(tmp_path / "store") as again:
+        assert again.folder.recovered == 1
+        assert again.ids("x") == ["m1"]
+
+
 class CountingDisk(FastDisk):
     def __init__(self) -> None:
         super().__init__(is_same_boot=True)

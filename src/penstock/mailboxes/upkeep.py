@@ -38,6 +38,7 @@ class Upkeep:
         """What goes once the log is synced."""
         self.is_closing = False
         self._checkpointing = threading.Lock()
+        self._syncing_boxes = threading.Lock()
 
     def start_anew(self) -> None:
         """All boxes are others now."""
@@ -94,7 +95,6 @@ class Upkeep:
             try:
                 self.sync_boxes([box.folder for box, _ in dirty.values()])
             except OSError as error:
-                folder.fail(error)
                 raise MailboxesFailed from error
             with folder.mutex:
                 # At once: who idles from here on must not leave a log of what is long gone.
@@ -136,6 +136,16 @@ class Upkeep:
 
     def sync_boxes(self, boxes: list[str]) -> None:
         """All files in these folders, and the folders' own names."""
+        # One at a time, as in `Counter.sync`: the file system's failure is told once.
+        with self._syncing_boxes:
+            self._folder.check_failure()
+            try:
+                self._sync_boxes(boxes)
+            except OSError as error:
+                self._folder.fail(error)
+                raise
+
+    def _sync_boxes(self, boxes: list[str]) -> None:
         disk, root = self._folder.disk, self._folder.root
         if len(boxes) > SYNC_EACH_MAX and disk.sync_all(self._folder.locks.file):
             return
