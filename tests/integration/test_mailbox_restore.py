@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.mailboxes.commit_log import read_segment
 from penstock.mailboxes.relocation import copy_boxes, restore_boxes
 from tests.crash.mailbox_world import FastDisk
 from tests.integration.mailbox_desk import Desk, copied
@@ -131,3 +132,14 @@ def test_what_was_synced_is_not_said_of_the_copy(pair: Pair) -> None:
     with pair.desk() as desk:
         assert desk.ids("box") == pair.copied[1:]
         assert not desk.heard("mailbox_damaged")
+
+
+def test_the_log_of_whoever_restored_counts(pair: Pair) -> None:
+    """Its own is begun anew, too: what it puts from then on must be found in it."""
+    pair.restorer.put("box", "before")
+    pair.copy()
+    pair.restore()
+    pair.restorer.put("box", "after")
+    assert pair.restorer.verify().is_clean
+    logs = [path.read_bytes() for path in (pair.restorer.root / "commits").glob("*.log")]
+    assert any(b"after" in entry.data for log in logs for entry in read_segment(log))

@@ -242,8 +242,8 @@ class Folder:
                     try:
                         if self.locks.try_take_all():
                             self._changes.begin_generation()
-                            self._start_anew()
                             forget_logs(self)
+                            self._start_anew()
                             yield
                             self.locks.release_all()
                             return
