@@ -9,6 +9,9 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check -qq
+# A lock file is whole: nothing is resolved. Older pips would look for the newest release of a
+# package that is asked for with an extra, whatever is locked, and then refuse it.
+LOCKED := install --no-deps --require-hashes
 CORE := $(VENV)/.core-stamp
 ALL := $(VENV)/.all-stamp
 PROJECT := $(VENV)/.project-stamp
@@ -93,12 +96,12 @@ $(PYTHON):
 
 $(CORE): requirements.lock | $(PYTHON)
 	@echo "Installing requirements.lock ..."
-	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) $(LOCKED) -r requirements.lock
 	@touch $@
 
 $(ALL): requirements-all.lock $(CORE)
 	@echo "Installing requirements-all.lock (with Spark, about 450 MB to download) ..."
-	@$(PIP) install --require-hashes -r requirements-all.lock
+	@$(PIP) $(LOCKED) -r requirements-all.lock
 	@touch $@
 
 $(PROJECT): pyproject.toml | $(CORE)
