@@ -137,7 +137,7 @@ def test_one_who_asks_and_does_not_read_fills_no_memory(server: HttpServer, data
     """D5: it is read no further than its answers fit, whatever it sends."""
     size = 48 * 1024 * 1024
     with (
-        unharmed(server, growth_mb=24),
+        unharmed(server, growth_mb=8),
         RawSocket(server.port, receive_buffer=4096).connected() as offender,
     ):
         offender.send_while_it_listens(data * (size // len(data)), seconds=0.5)

@@ -57,6 +57,10 @@ TCP_INFO_BYTES_ACKED: Final = 120
 READ_BUFFER_BYTES: Final = 2048
 """To begin with; picows doubles it as frames ask for it."""
 
+READ_BYTES_MAX: Final = 16384
+"""At once from one client. Left to itself, picows doubles its buffer for whoever fills it, up to
+what the kernel holds: megabytes for each, and as much work before it is another one's turn."""
+
 COPIED_BYTES_MAX: Final = 8192
 """Up to here picows copies what it sends. Beyond, it hands its one header buffer to uvloop, which
 may still refer to it when the next frame's header is written there: frames would be cut wrongly."""
@@ -154,6 +158,10 @@ class WebSocket(WSProtocol):  # type: ignore[misc]
             room[:count] = data[:count]
             data = data[count:]
             self.buffer_updated(count)
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """No more than is good for the others, however much has come."""
+        return super().get_buffer(size_hint)[:READ_BYTES_MAX]  # type: ignore[no-any-return]
 
     def shutdown(self) -> None:
         """uvicorn is stopping."""
