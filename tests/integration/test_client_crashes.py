@@ -230,6 +230,30 @@ def test_a_follower_killed_with_its_server_goes_on_where_it_was(
         assert again.get(SOON).payload == "next"
 
 
+def test_a_follower_waits_for_its_server_as_long_as_it_takes(
+    path: Path, server: Server, connect: Callable[..., RemoteHub]
+) -> None:
+    """D6: also with a message to commit. Whoever sets a limit is told when it is over."""
+    limit = 4.0
+    hub = connect(server.url, client_timeout_seconds=limit)
+    hub.topics.publish("t", 0)
+    follower = hub.topics.follow("t", consumer="c", start="earliest")
+    heard = [next(follower).payload]
+    server.kill()
+    waiting = threading.Thread(target=lambda: heard.append(next(follower).payload))
+    waiting.start()
+    waiting.join(1.5 * limit)
+    assert waiting.is_alive(), "it gave up"
+    with hub_on(path) as local:
+        local.topics.publish("t", 1)
+    server.start()
+    waiting.join(SOON)
+    assert heard == [0, 1]
+    server.kill()
+    with pytest.raises(Disconnected):
+        follower.get(timeout=0.1)
+
+
 def test_a_gap_made_while_away_is_told(
     path: Path, server: Server, connect: Callable[..., RemoteHub]
 ) -> None:

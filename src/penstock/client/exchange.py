@@ -22,6 +22,7 @@ from penstock.errors import (
     InvalidInput,
     LogTrimmed,
     OutcomeUnknown,
+    PenstockError,
     QueueFull,
     RateLimited,
 )
@@ -241,14 +242,18 @@ class Exchange:
         if error is not None and not feed.waiting and not isinstance(error, LogTrimmed):
             raise error
 
-    async def ack(self, feed: Feed, position: Position) -> None:
-        """Move the consumer of a feed; returns when the server has it on disk."""
-        assert isinstance(feed.carrier, Link)
+    async def ack(self, feed: Feed, position: Position, *, is_patient: bool) -> None:
+        """Move the consumer of a feed; returns when the server has it on disk.
+
+        If patient, it waits for a server as long as it takes.
+        """
+        link = feed.carrier
+        assert isinstance(link, Link)
         deadline = self.loop.time() + self.settings.client_timeout_seconds
         pause = RETRY_SECONDS
         while True:
             try:
-                answer = await feed.carrier.call(
+                answer = await link.call(
                     lambda id: Ack(id=id, topic=feed.pattern.text, position=str(position)),
                     Acked,
                     timeout=max(0.0, deadline - self.loop.time()),
@@ -261,6 +266,10 @@ class Exchange:
                     raise
                 await asyncio.sleep(pause)
                 pause *= 2
+            except PenstockError:
+                if not (is_patient and link.is_searching):
+                    raise
+                deadline = self.loop.time() + self.settings.client_timeout_seconds
             else:
                 feed.acked = max(feed.acked, Position.parse(answer.position).offset)
                 return

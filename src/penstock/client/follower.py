@@ -84,7 +84,7 @@ class RemoteFollower(Iterator[Message]):
 
     def commit(self) -> None:
         """Commit what was handed out, without asking for more."""
-        self._begin_commit()
+        self._begin_commit(is_patient=False)
         self._finish_commit()
 
     def close(self) -> None:
@@ -107,7 +107,8 @@ class RemoteFollower(Iterator[Message]):
             self._feed.close()
 
     def _fill(self, limit: int | None, timeout: float | None) -> None:
-        self._begin_commit()
+        # Who waits for messages without a limit waits for a server, too.
+        self._begin_commit(is_patient=timeout is None)
         self._batch, self._next = [], 0
         if not self._fetched:
             self._fetched = self._live.take(limit, timeout=timeout)
@@ -115,11 +116,13 @@ class RemoteFollower(Iterator[Message]):
         self._finish_commit()
         self._batch, self._fetched = self._fetched, []
 
-    def _begin_commit(self) -> None:
+    def _begin_commit(self, *, is_patient: bool) -> None:
         self._finish_commit()
         if self._handed_out > self._committed:
             self._pending_offset = self._handed_out
-            self._pending = self._portal.start(self._exchange.ack(self._feed, self.position))
+            self._pending = self._portal.start(
+                self._exchange.ack(self._feed, self.position, is_patient=is_patient)
+            )
 
     def _finish_commit(self) -> None:
         pending, self._pending = self._pending, None
@@ -190,7 +193,7 @@ class AsyncRemoteFollower(AsyncIterator[Message]):
 
     async def commit(self) -> None:
         """Commit what was handed out, without asking for more."""
-        await self._begin_commit()
+        await self._begin_commit(is_patient=False)
         await self._finish_commit()
 
     async def close(self) -> None:
@@ -233,7 +236,7 @@ class AsyncRemoteFollower(AsyncIterator[Message]):
 
     async def _fill(self, limit: int | None, timeout: float | None) -> None:
         live = await self._open()
-        await self._begin_commit()
+        await self._begin_commit(is_patient=timeout is None)
         self._batch, self._next = [], 0
         if not self._fetched:
             self._fetched = await live.take(limit, timeout=timeout)
@@ -241,13 +244,15 @@ class AsyncRemoteFollower(AsyncIterator[Message]):
         await self._finish_commit()
         self._batch, self._fetched = self._fetched, []
 
-    async def _begin_commit(self) -> None:
+    async def _begin_commit(self, *, is_patient: bool) -> None:
         await self._finish_commit()
         if self._handed_out > self._committed:
             assert self._exchange is not None
             self._pending_offset = self._handed_out
             position = Position(self._feed.epoch, self._handed_out)
-            self._pending = asyncio.ensure_future(self._exchange.ack(self._feed, position))
+            self._pending = asyncio.ensure_future(
+                self._exchange.ack(self._feed, position, is_patient=is_patient)
+            )
 
     async def _finish_commit(self) -> None:
         pending = self._pending

@@ -169,6 +169,11 @@ class Link:
         why = f": {self.last_error}" if self.last_error else ""
         return Disconnected(f"No server at {self.addresses} within {timeout:.3g} seconds{why}.")
 
+    @property
+    def is_searching(self) -> bool:
+        """Whether there is no server now, and it will have one as soon as there is."""
+        return self._runner is not None and not self._is_ready
+
     # Subscriptions
 
     def has_place_for(self, feed: Feed) -> bool:
