@@ -86,8 +86,6 @@ class Committer(Service):
         self._queue_max = settings.write_queue_max
         # Nobody is at the queue: before the thread starts, while it sleeps, after it has ended.
         self._is_asleep = True
-        # Locked while there is no reason to wake up: an Event takes five times as long.
-        self._bed = held_lock()
         # Whoever has it writes: our thread, or a caller's.
         self._turn = threading.Lock()
         self._was_cut_short = False
@@ -213,15 +211,7 @@ class Committer(Service):
     def stop(self, timeout_seconds: float | None = None) -> None:
         """Write what waits, then end. Later calls raise `HubClosed`."""
         self._is_closed = True
-        self._stopping.set()
-        self.nudge()
         super().stop(timeout_seconds)
-
-    def nudge(self) -> None:
-        try:
-            self._bed.release()
-        except RuntimeError:
-            return  # It is awake already, or about to be.
 
     def announce(self, appended: list[Message]) -> None:
         """Tell this process about messages that are on disk."""
@@ -238,8 +228,8 @@ class Committer(Service):
             self._is_asleep = True
             # Whoever appended before seeing the flag is found by this second look.
             if not self._queue and not self._stopping.is_set():
-                self._bed.acquire()
-            self._is_asleep = False
+                self._alarm.sleep()
+        self._is_asleep = False
         self._commit_all()
         return 0.0
 
@@ -335,9 +325,13 @@ class Committer(Service):
     def _rouse(self) -> None:
         if self._thread is None:
             self.start()
-        # Once per sleep: the thread itself may be long in getting the interpreter's lock.
-        self._is_asleep = False
-        self.nudge()
+        try:
+            # Once per sleep: the thread itself may be long in getting the interpreter's lock. And
+            # with no step in between: whoever was struck there would leave it asleep for good.
+            self._is_asleep = False
+            self._alarm.bed.release()
+        except RuntimeError:
+            pass  # It was rung for.
         if self._has_ended or self._thread is None:
             self._is_asleep = True
             refuse_all(self._queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -30,11 +31,17 @@ class Kept:
     """A lease, as its holder knows it without asking the store."""
 
     def __init__(
-        self, lease: Lease, seconds: float, asked_at: float, on_lost: Callable[[], None]
+        self,
+        lease: Lease,
+        seconds: float,
+        asked_at: float,
+        on_lost: Callable[[], None],
+        holder: object | None = None,
     ) -> None:
         self.lease = lease
         self.seconds = seconds
         self.on_lost = on_lost
+        self._holder = None if holder is None else weakref.ref(holder)
         self.is_lost = False
         self._until = asked_at + seconds
 
@@ -43,6 +50,11 @@ class Kept:
         """False from the moment on in which somebody else may have it: also right after this
         process was suspended for too long, before anybody has noticed."""
         return not self.is_lost and time.monotonic() < self._until
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody is left who could give it back."""
+        return self._holder is None or self._holder() is not None
 
     def renewed(self, asked_at: float) -> None:
         self._until = asked_at + self.seconds
@@ -69,14 +81,17 @@ class LeaseKeeper(Service):
         *,
         seconds: float | None = None,
         asked_at: float | None = None,
+        holder: object | None = None,
     ) -> Kept:
         """Renew it from now on, for `seconds` each time. `asked_at` is the monotonic time before
-        it was acquired: it certainly lasts so long from then on."""
+        it was acquired: it certainly lasts so long from then on. With a `holder`, it is renewed
+        as long as that object is there."""
         kept = Kept(
             lease,
             self._seconds if seconds is None else seconds,
             time.monotonic() if asked_at is None else asked_at,
             on_lost,
+            holder,
         )
         with self._lock:
             self._held[lease] = kept
@@ -93,6 +108,7 @@ class LeaseKeeper(Service):
 
     def run_once(self) -> float:
         with self._lock:
+            self._held = {lease: kept for lease, kept in self._held.items() if kept.is_wanted}
             held = list(self._held.values())
             self._next_look = math.inf
         groups: defaultdict[float, list[Kept]] = defaultdict(list)

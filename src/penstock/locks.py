@@ -1,7 +1,7 @@
 """`hub.lock(name)`: one holder at a time, over all processes on the database.
 
-A lock is a lease: it is renewed by itself while its process lives, is free at once when that
-process ends, and after its lease when the process hangs. So a holder that was suspended may wake
+A lock is a lease: it is renewed by itself while its object lives, is free at once when its process
+ends, and after its lease when the process hangs. So a holder that was suspended may wake
 up to find that somebody else has it: `check()` says so, and `token`, which rises with each
 holder, lets another system refuse the older one.
 """
@@ -101,7 +101,7 @@ class _Holder:
         if lease is None:
             return False
         self._kept = runtime.keeper.keep(
-            lease, _nothing, seconds=self.lease_seconds, asked_at=asked_at
+            lease, _nothing, seconds=self.lease_seconds, asked_at=asked_at, holder=self
         )
         return True
 
@@ -115,6 +115,13 @@ class _Holder:
         runtime.keeper.drop(kept.lease)
         return kept.lease, was_held
 
+    def _let_go(self, runtime: Runtime, lease: Lease | None) -> None:
+        """Soon, without waiting for it."""
+        self._kept = None
+        if lease is not None:
+            runtime.keeper.drop(lease)
+            runtime.committer.run_quietly(lambda tx: tx.leases.release(lease))
+
 
 class Lock(_Holder):
     """`with hub.lock("name") as lock`. An object holds it once; make another to share it."""
@@ -124,14 +131,20 @@ class Lock(_Holder):
         to be had."""
         runtime = self._may_ask()
         runtime.start_reading()
-        for pause in self._pauses(blocking, timeout):
-            # A look before: those who wait do not crowd the one who writes.
-            if runtime.store.leases.holder(self._key()) is None:
-                asked_at = time.monotonic()
-                lease = runtime.committer.run_now(lambda tx: self._take(tx, runtime.name))
-                if self._keep(runtime, lease, asked_at):
-                    return True
-            time.sleep(pause)
+        lease: Lease | None = None
+        try:
+            for pause in self._pauses(blocking, timeout):
+                # A look before: those who wait do not crowd the one who writes.
+                if runtime.store.leases.holder(self._key()) is None:
+                    asked_at = time.monotonic()
+                    lease = runtime.committer.run_now(lambda tx: self._take(tx, runtime.name))
+                    if self._keep(runtime, lease, asked_at):
+                        return True
+                time.sleep(pause)
+        except BaseException:
+            # Of a thread that is struck: nobody would give it back.
+            self._let_go(runtime, lease)
+            raise
         return False
 
     def release(self) -> None:
@@ -143,8 +156,13 @@ class Lock(_Holder):
             raise LeaseLost(f"The lock {self.name!r} was lost before it was released.")
 
     def __enter__(self) -> Lock:
-        if not self.acquire():
-            raise self._too_late()
+        try:
+            if not self.acquire():
+                raise self._too_late()
+        except BaseException:
+            if self._kept is not None:
+                self._let_go(self._open(), self._kept.lease)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

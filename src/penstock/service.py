@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 
+from penstock.alarm import Alarm
 from penstock.telemetry import Telemetry
 
 BACKOFF_SECONDS_MAX = 5.0
@@ -22,7 +23,7 @@ class Service:
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._nudged = threading.Event()
+        self._alarm = Alarm()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -44,12 +45,12 @@ class Service:
 
     def nudge(self) -> None:
         """Run soon."""
-        self._nudged.set()
+        self._alarm.ring()
 
     def stop(self, timeout_seconds: float | None = None) -> None:
         with self._starting:
             self._stopping.set()
-        self._nudged.set()
+        self._alarm.ring()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_seconds)
 
@@ -58,8 +59,7 @@ class Service:
         return self._thread is not None and self._thread.is_alive()
 
     def _pause(self, seconds: float) -> None:
-        self._nudged.wait(seconds * (1 + random.uniform(-JITTER, JITTER)))
-        self._nudged.clear()
+        self._alarm.sleep(seconds * (1 + random.uniform(-JITTER, JITTER)))
 
     def _on_start(self) -> None:
         """Runs on the service's thread before the first `run_once()`."""
@@ -67,7 +67,17 @@ class Service:
     def _on_stop(self) -> None:
         """Runs on the service's thread after the last one."""
 
+    def _is_the_one(self) -> bool:
+        """Whoever started this thread may have been struck before it knew, and have started
+        another."""
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.current_thread()
+            return self._thread is threading.current_thread()
+
     def _loop(self) -> None:
+        if not self._is_the_one():
+            return
         failures = 0
         try:
             self._on_start()

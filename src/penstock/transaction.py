@@ -249,6 +249,7 @@ class HubTransaction:
                 appended = self._transaction.topics.appended()
                 self._writer.commit()
             except BaseException:
+                self._writer.rollback()  # If a thread was struck before it came to commit.
                 self._give_back_entries()
                 raise
             finally:
@@ -465,7 +466,9 @@ class AsyncHubTransaction:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._transaction._leave()
         end = self._transaction.commit if kind is None else self._transaction.rollback
-        await self._call(end)
+        # Also if this task is cancelled before a thread has come to it: one that nobody ends keeps
+        # all others from writing.
+        await asyncio.shield(self._call(end))
 
     async def _call(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)

@@ -99,14 +99,16 @@ class Program:
             for box, ids in boxes.items()
         ]
         group = self.folder.put(requests, is_logged=True)
+        left = iter(group.answers)
+        answers = [[next(left) for _ in mails] for _, mails in requests]
         told = [
             (box, answer.id)
-            for (box, _), answers in zip(requests, group.answers, strict=True)
-            for answer in answers
+            for (box, _), own in zip(requests, answers, strict=True)
+            for answer in own
             if isinstance(answer, Posted)
         ]
         self._group = (group, told)
-        return group.answers
+        return answers
 
     def sync(self) -> None:
         """The senders are told OK."""
@@ -291,7 +293,7 @@ def _use(folder: Folder, box: str, told: Told) -> None:
     group = folder.put([(box, [new_mail(id)])], is_logged=True)
     folder.sync(group)
     folder.show(group)
-    answer = group.answers[0][0]
+    answer = group.answers[0]
     if isinstance(answer, QuotaExceeded):
         return
     assert isinstance(answer, Posted), answer

@@ -10,10 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from penstock.jobs.threads import _raise_in
+from penstock.jobs.striking import strike
 
-PAUSE_SECONDS_MAX = 0.002
-PATIENCE_SECONDS = 60.0
+PAUSES = 2.0
+"""Between two strikes it could be done so often, on the average."""
+TRIALS = 20
+"""How long it takes on this machine, before anything strikes."""
+PATIENCE_SECONDS = 120.0
 
 
 class Struck(BaseException):
@@ -21,7 +24,7 @@ class Struck(BaseException):
 
 
 def strike_thread(ident: int) -> None:
-    _raise_in(ident, id(Struck))
+    strike(ident, Struck)
 
 
 def press_ctrl_c(_: int) -> None:
@@ -42,13 +45,17 @@ def here(
     """The same on this thread; by default the main one, where somebody presses Ctrl-C."""
     chance = random.Random(strikes)
     numbers = itertools.count()
+    started = time.perf_counter()
+    for _ in range(TRIALS):
+        work(next(numbers))
+    pause_max = 2 * PAUSES * (time.perf_counter() - started) / TRIALS
     survived = 0
     is_inside = False
     is_over = threading.Event()
     me = threading.get_ident()
 
     def strike_on() -> None:
-        while not is_over.wait(chance.uniform(0, PAUSE_SECONDS_MAX)):
+        while not is_over.wait(chance.uniform(0, pause_max)):
             if is_inside:
                 strike(me)
 

@@ -50,7 +50,8 @@ class Desk:
         group = self.folder.put(list(requests.items()), is_logged=is_logged)
         self.folder.sync(group)
         self.folder.show(group)
-        return group.answers
+        answers = iter(group.answers)
+        return [[next(answers) for _ in mails] for mails in requests.values()]
 
     def put(self, box: str, *ids: str, body: bytes = b"") -> list[Posted]:
         """Raises the first error."""

@@ -217,21 +217,27 @@ async def test_a_lock_is_shared_by_threads_and_coroutines(memory: penstock.Hub) 
 
 async def test_a_cancelled_wait_leaves_nothing_held(memory: penstock.Hub) -> None:
     for delay in (0.0, 0.0005, 0.001, 0.003):
-        waiting = asyncio.create_task(memory.aio.lock("l").acquire())
+        lock = memory.aio.lock("l")
+        waiting = asyncio.create_task(lock.acquire())
         await asyncio.sleep(delay)
         waiting.cancel()
         try:
             if await waiting:
                 # It had it already: as with any lock, whoever cancels has to know.
-                runtime = memory._open()
-                (lease,) = runtime.keeper._held
-                runtime.keeper.drop(lease)
-                await runtime.committer.run_async(lambda tx, it=lease: tx.leases.release(it))
+                await lock.release()
         except asyncio.CancelledError:
             pass
         free = memory.aio.lock("l", timeout=SOON)
         async with free:
             free.check()
+
+
+def test_a_lock_whose_object_is_gone_is_free_when_its_time_is_over(open_hub: OpenHub) -> None:
+    """Nobody could give it back."""
+    first, second = open_hub(), open_hub()
+    assert first.lock("l", lease_seconds=0.5).acquire()
+    assert not second.lock("l").acquire(False)
+    assert second.lock("l").acquire(timeout=SOON)
 
 
 # Leaders

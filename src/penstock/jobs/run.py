@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import math
-import threading
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -55,7 +54,8 @@ class Run(msgspec.Struct, eq=False):
     task: asyncio.Task[None] | None = None
     ident: int = 0
     is_inside: bool = False
-    strike: threading.Event | None = None
+    is_being_struck: bool = False
+    is_struck: bool = False
     servant: Servant | None = None
 
     @property

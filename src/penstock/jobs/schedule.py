@@ -134,8 +134,7 @@ class Ticker(Service):
 
     def _pause(self, seconds: float) -> None:
         # No jitter: a tick is meant at its time.
-        self._nudged.wait(seconds)
-        self._nudged.clear()
+        self._alarm.sleep(seconds)
 
 
 def tick(transaction: Transaction, now: Micros) -> int:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import ctypes
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Final
 
 from penstock.jobs.handling import Outcome
 from penstock.jobs.run import Run
+from penstock.jobs.striking import strike, undo_strike
 
-_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-# An address, because NULL (None here) takes back what was not raised yet.
-_raise_in.argtypes = [ctypes.c_ulong, ctypes.c_void_p]
+STRIKE_AGAIN_SECONDS: Final = 0.001
 
 Work = Callable[[Run], Outcome | None]
 
@@ -60,11 +60,13 @@ class Threads:
         self._inbox.put((run, work))
 
     def stop(self, run: Run) -> None:
-        if run.strike is None:
-            run.strike = threading.Event()
-            if run.is_inside:
-                _raise_in(run.ident, id(Stopped))
-            run.strike.set()
+        if run.is_struck:
+            return
+        run.is_being_struck = True
+        run.is_struck = not run.is_inside or strike(run.ident, Stopped)
+        run.is_being_struck = False
+        if not run.is_struck:
+            self._loop.call_later(STRIKE_AGAIN_SECONDS, self.stop, run)
 
     def close(self) -> None:
         for _ in range(self._count):
@@ -101,9 +103,10 @@ def _do(run: Run, work: Work) -> Outcome | None:
         try:
             # From here on it is not struck any more; what was on its way arrives, or is undone.
             run.is_inside = False
-            if run.strike is not None:
-                run.strike.wait()
-                _raise_in(run.ident, None)
+            while run.is_being_struck:
+                time.sleep(0)
+            if run.is_struck:
+                undo_strike(run.ident)
             return outcome
         except Stopped:
             continue

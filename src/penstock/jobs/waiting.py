@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.alarm import Alarm
 from penstock.doorbell import Doorbell
 from penstock.errors import JobFailed, JobNotFound, WaitTimeout
 from penstock.job import Enqueued, Job, State
@@ -121,9 +122,9 @@ class Watch:
 def wait_for(runtime: Runtime, ids: Sequence[int], timeout: float | None) -> list[Job]:
     watch = Watch(runtime, ids, timeout)
     while (found := watch.look()) is None:
-        woken = threading.Event()
-        with runtime.waiting_room.wait(watch.open, woken.set):
-            woken.wait(watch.left())
+        woken = Alarm()
+        with runtime.waiting_room.wait(watch.open, woken.ring):
+            woken.sleep(watch.left())
     return found
 
 

@@ -119,6 +119,8 @@ class AsyncMailbox:
     def __init__(self, open_runtime: Callable[[], Runtime], id: str) -> None:
         self._open = open_runtime
         self._box = mailboxes.Mailbox(open_runtime, id)
+        # What the box gives is what it was given: the same runtime.
+        self._ready = cast("Callable[[], Runtime]", self._box._ready)
         self.id = id
 
     def __repr__(self) -> str:
@@ -136,8 +138,9 @@ class AsyncMailbox:
         """Put a message; returns when it is on disk."""
         runtime = self._ready()
         mail = mail_of(runtime.settings, payload, id, type, format)
-        if timeout is None and runtime.settings.mailbox_durability != "os":
-            answer = (await runtime.mail.postman.put_async(self.id, [mail]))[0]
+        lane = runtime.mail.lane
+        if timeout is None and lane is not None:
+            answer = await lane.put_one_async(self.id, mail)
         else:
             answer = (await self._put(runtime, [mail], timeout))[0]
         if answer.__class__ is Posted:
@@ -247,9 +250,6 @@ class AsyncMailbox:
                 return await asyncio.shield(writing)
         except TimeoutError:
             raise WriteTimeout(f"The put was not acknowledged within {timeout} seconds.") from None
-
-    def _ready(self) -> Runtime:
-        return cast("Runtime", self._box._ready())
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await _in_thread(self._open, call)

@@ -123,8 +123,8 @@ class Counter:
             number = folder.box(id).number
             try:
                 if not folder.locks.take(number, ends_at):
-                    group.busy.append(len(group.answers))
-                    group.answers.append([StoreBusy(BUSY) for _ in mails])
+                    group.busy.add(id)
+                    group.answers += [StoreBusy(BUSY) for _ in mails]
                     continue
                 folder.look_around()
                 folder.changing()

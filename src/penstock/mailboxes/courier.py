@@ -8,8 +8,8 @@ from penstock import codec
 from penstock.errors import MailboxesFailed, PenstockError, QueueFull
 from penstock.mail import Attributes, NewMail, Posted
 from penstock.mailboxes.contents import look
+from penstock.mailboxes.deliveries import Ticket
 from penstock.mailboxes.mailroom import MailRoom
-from penstock.mailboxes.postman import Delivery
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX
 from penstock.model import Message, Position
 from penstock.settings import Settings
@@ -58,7 +58,8 @@ class Courier:
             folder = self._mail.folder
             group = folder.put(loads, is_logged=False)
             folder.show(group)
-            return [_outcome(answers) for answers in group.answers]
+            answers = iter(group.answers)
+            return [_outcome([next(answers) for _ in mails]) for _, mails in loads]
         outcomes: list[Outcome] = []
         for start in range(0, len(loads), WAITING_MAX):
             outcomes += self._bring(loads[start : start + WAITING_MAX])
@@ -97,7 +98,7 @@ class Courier:
 
     def _bring(self, loads: list[Load]) -> list[Outcome]:
         postman = self._mail.postman
-        deliveries: list[Delivery | QueueFull] = []
+        deliveries: list[Ticket | QueueFull] = []
         for mailbox, mails in loads:
             try:
                 deliveries.append(postman.put(mailbox, mails))
@@ -113,7 +114,7 @@ def gap_of(reason: str, topic: str, after: Position, resumes: Position) -> NewMa
     return NewMail(f"{resumes}-gap", body, codec.JSON, _encode(attributes), leaves_marker=False)
 
 
-def _wait(delivery: Delivery | QueueFull) -> Outcome:
+def _wait(delivery: Ticket | QueueFull) -> Outcome:
     if isinstance(delivery, QueueFull):
         return Outcome(0, delivery)
     try:

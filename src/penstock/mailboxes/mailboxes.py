@@ -7,7 +7,6 @@ first message is the one to acknowledge; peeking at it changes nothing.
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock import codec
+from penstock.alarm import Alarm
 from penstock.clock import SECOND, Clock
 from penstock.committer import Committer, inside_transaction
 from penstock.errors import InsideTransaction, InvalidInput, PayloadTooLarge, PenstockError
@@ -259,9 +259,9 @@ class Mailbox:
         if mail is not None:
             return mail
         arrivals = self._ready().mail.folder.arrivals
-        number, key, rung = number_of_id(self.id), object(), threading.Event()
+        number, key, rung = number_of_id(self.id), object(), Alarm()
         ends_at = None if timeout is None else time.monotonic() + timeout
-        arrivals.wait_for(number, key, rung.set)
+        arrivals.wait_for(number, key, rung.ring)
         try:
             while True:
                 rung.clear()
@@ -269,7 +269,7 @@ class Mailbox:
                 left = None if ends_at is None else ends_at - time.monotonic()
                 if mail is not None or (left is not None and left <= 0):
                     return mail
-                rung.wait(left)
+                rung.sleep(left)
         finally:
             arrivals.forget(number, key)
 
@@ -342,7 +342,7 @@ def put_now(folder: Folder, id: str, mails: list[NewMail]) -> list[Posted | Pens
             break
         time.sleep(PAUSE_SECONDS_MAX)  # While others go on.
     folder.show(group)
-    return group.answers[0]
+    return group.answers
 
 
 def checked(answers: list[Posted | PenstockError]) -> list[Posted]:

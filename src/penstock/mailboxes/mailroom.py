@@ -35,6 +35,8 @@ class MailRoom:
         self._lock = threading.Lock()
         self._folder: Folder | None = None
         self._postman: Postman | None = None
+        self.lane: Postman | None = None
+        """Who takes a message at once: nobody until all is open, or where nothing is logged."""
         self._janitor: Janitor | None = None
         self._expirer: Expirer | None = None
         self._is_closed = False
@@ -84,6 +86,8 @@ class MailRoom:
             self._janitor = Janitor(folder, self._settings, self._telemetry)
             self._expirer = Expirer(folder, self._settings, self._telemetry)
             self._folder = folder
+            if self._settings.mailbox_durability != "os":
+                self.lane = self._postman
             self._janitor.start()
             self._expirer.start()
 

@@ -3,51 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import deque
-from itertools import islice
-from typing import Any
 
-import msgspec
-
-from penstock.callers import answer, held_lock, refuse_all, take
-from penstock.errors import HubClosed, QueueFull, WriteTimeout
+from penstock.errors import HubClosed, QueueFull
 from penstock.mail import NewMail
 from penstock.mailboxes.counter import log_bytes_max
+from penstock.mailboxes.deliveries import (
+    Delivery,
+    Ticket,
+    Waiting,
+    answer,
+    in_order,
+    refuse,
+    refuse_all,
+    requests_of,
+    take,
+)
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.locking import PATIENCE_SECONDS, PAUSE_SECONDS_MAX
-from penstock.mailboxes.round import Answer, Request
+from penstock.mailboxes.round import Answer
 from penstock.service import Service
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
-
-_UNSET: Any = object()
-
-
-class Delivery(msgspec.Struct):
-    """What is to be put into one box, and who waits for it."""
-
-    box: str
-    mails: list[NewMail]
-    count: int
-    weight: int
-    """Bytes of their bodies, and what goes beside them."""
-    future: asyncio.Future[list[Answer]] | None = None
-    done: threading.Lock | None = None
-    result: list[Answer] = _UNSET
-    error: BaseException | None = None
-    tried_until: float = 0.0
-    """When it is given up, of one whose box another process holds."""
-
-    def wait(self, timeout_seconds: float | None = None) -> list[Answer]:
-        assert self.done is not None, "an asyncio caller awaits its future"
-        if not self.done.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds):
-            raise WriteTimeout(f"The put was not acknowledged within {timeout_seconds} seconds.")
-        self.done.release()
-        if self.error is not None:
-            raise self.error
-        return self.result
 
 
 class Postman(Service):
@@ -59,23 +37,31 @@ class Postman(Service):
         self._settings = settings
         self._is_waited_for = settings.mailbox_durability == "durable"
         self._queue: deque[Delivery] = deque()
+        self._held_until: dict[Waiting, float] = {}
+        """When they are given up, of those whose box another process holds."""
         self._queue_max = settings.write_queue_max
         self._count_max, self._bytes_max = settings.commit_group_max, settings.commit_bytes_max
-        self._bed = held_lock()
         self._is_asleep = True
         self._is_closed = False
         self._has_ended = False
 
-    def put(self, box: str, mails: list[NewMail]) -> Delivery:
-        return self._submit(_new_delivery(box, mails, None, held_lock()))
+    def put(self, box: str, mails: list[NewMail]) -> Ticket:
+        ticket = Ticket()
+        self._submit((box, mails, ticket, False))
+        return ticket
 
     def put_async(self, box: str, mails: list[NewMail]) -> asyncio.Future[list[Answer]]:
         # Belongs to the running loop, and asks for it only once.
         future: asyncio.Future[list[Answer]] = asyncio.Future()
-        self._submit(_new_delivery(box, mails, future, None))
+        self._submit((box, mails, future, False))
         return future
 
-    def _submit(self, delivery: Delivery) -> Delivery:
+    def put_one_async(self, box: str, mail: NewMail) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = asyncio.Future()
+        self._submit((box, [mail], future, True))
+        return future
+
+    def _submit(self, delivery: Delivery) -> None:
         if self._is_closed:
             raise HubClosed
         queue = self._queue
@@ -84,32 +70,28 @@ class Postman(Service):
         queue.append(delivery)
         if self._is_asleep:
             self._rouse()
-        return delivery
 
     def _rouse(self) -> None:
         if self._thread is None:
             self.start()
-        self._is_asleep = False  # Once per sleep: it may take long to get to run.
-        self.nudge()
+        try:
+            # Once per sleep: the thread itself may be long in getting the interpreter's lock. And
+            # with no step in between: whoever was struck there would leave it asleep for good.
+            self._is_asleep = False
+            self._alarm.bed.release()
+        except RuntimeError:
+            pass  # It was rung for.
         if self._has_ended or self._thread is None:
             self._is_asleep = True
-            refuse_all(self._queue)
+            refuse_all(self._queue, HubClosed())
 
     @property
     def waiting(self) -> int:
         """How many wait for the disk."""
         return len(self._queue)
 
-    def nudge(self) -> None:
-        try:
-            self._bed.release()
-        except RuntimeError:
-            return  # It is awake already, or about to be.
-
     def stop(self, timeout_seconds: float | None = None) -> None:
         self._is_closed = True
-        self._stopping.set()
-        self.nudge()
         super().stop(timeout_seconds)
 
     def run_once(self) -> float:
@@ -117,32 +99,23 @@ class Postman(Service):
             self._is_asleep = True
             # Whoever appended before seeing the flag is found by this second look.
             if not self._queue and not self._stopping.is_set():
-                self._bed.acquire()
-            self._is_asleep = False
+                self._alarm.sleep()
+        self._is_asleep = False
         while self._queue:
-            self._deliver(*self._next_group())
+            self._deliver()
         return 0.0
 
     def _on_stop(self) -> None:
         while self._queue:
-            self._deliver(*self._next_group())
+            self._deliver()
         self._has_ended = True
         self._is_asleep = True
-        refuse_all(self._queue)
+        refuse_all(self._queue, HubClosed())
 
-    def _next_group(self) -> tuple[list[Delivery], list[Request], int]:
-        """As much as one sync may wait for; at least one delivery. One request for each box. And
-        what it may take in the log."""
+    def _deliver(self) -> None:
+        """As much as one sync may wait for; at least one delivery."""
         group, count, size = take(self._queue, count_max=self._count_max, bytes_max=self._bytes_max)
-        requests = {delivery.box: delivery.mails for delivery in group}
-        if len(requests) < len(group):
-            # Lists of their own: these are their callers'.
-            requests = {box: [] for box in requests}
-            for delivery in group:
-                requests[delivery.box] += delivery.mails
-        return group, list(requests.items()), log_bytes_max(len(requests), count, size)
-
-    def _deliver(self, group: list[Delivery], requests: list[Request], log_bytes: int) -> None:
+        requests = requests_of(group)
         folder = self._folder
         try:
             if folder.is_log_overfull:
@@ -150,7 +123,7 @@ class Postman(Service):
             written = folder.put(
                 requests,
                 is_logged=True,
-                log_bytes=log_bytes,
+                log_bytes=log_bytes_max(len(requests), count, size),
                 patience_seconds=PATIENCE_SECONDS,
             )
             if self._is_waited_for:
@@ -159,50 +132,38 @@ class Postman(Service):
         except Exception as error:  # noqa: BLE001 - every caller must be answered
             self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))
             for delivery in group:
-                delivery.error = error
-        else:
-            _hand_out(group, requests, written.answers)
-            if written.busy:
-                group = self._without_busy(group, {requests[n][0] for n in written.busy})
-        answer(group)
+                self._held_until.pop(delivery[2], None)
+            refuse(group, error)
+            return
+        answers = in_order(group, requests, written.answers)
+        if written.busy or self._held_until:
+            group, answers = self._without_busy(group, answers, written.busy)
+        answer(group, answers)
 
-    def _without_busy(self, group: list[Delivery], boxes: set[str]) -> list[Delivery]:
+    def _without_busy(
+        self, group: list[Delivery], answers: list[Answer], busy: set[str]
+    ) -> tuple[list[Delivery], list[Answer]]:
         """Those whose box is held by another process come again, before all that came later."""
         now = time.monotonic()
         held: list[Delivery] = []
         answered: list[Delivery] = []
+        kept: list[Answer] = []
+        left = iter(answers)
         for delivery in group:
-            if not delivery.tried_until:
-                delivery.tried_until = now + self._settings.lock_timeout_seconds
-            is_held = delivery.box in boxes and now < delivery.tried_until
-            (held if is_held else answered).append(delivery)
+            box, mails, waiting, _ = delivery
+            own = [next(left) for _ in mails]
+            if box in busy:
+                limit = now + self._settings.lock_timeout_seconds
+                if now < self._held_until.setdefault(waiting, limit):
+                    held.append(delivery)
+                    continue
+            self._held_until.pop(waiting, None)
+            answered.append(delivery)
+            kept += own
         self._queue.extendleft(reversed(held))
         if not answered:
-            self._bed.acquire(timeout=PAUSE_SECONDS_MAX)  # Nothing else is to be done.
-        return answered
-
-
-def _new_delivery(
-    box: str,
-    mails: list[NewMail],
-    future: asyncio.Future[list[Answer]] | None,
-    done: threading.Lock | None,
-) -> Delivery:
-    weight = 0
-    for mail in mails:
-        weight += len(mail.body) + len(mail.attributes)
-    return Delivery(box, mails, len(mails), weight, future, done)
-
-
-def _hand_out(group: list[Delivery], requests: list[Request], answers: list[list[Answer]]) -> None:
-    """Each delivery its own answers."""
-    if len(group) == len(requests):
-        for delivery, result in zip(group, answers, strict=True):
-            delivery.result = result
-        return
-    left = {box: iter(some) for (box, _), some in zip(requests, answers, strict=True)}
-    for delivery in group:
-        delivery.result = list(islice(left[delivery.box], len(delivery.mails)))
+            self._alarm.sleep(PAUSE_SECONDS_MAX)  # Nothing else is to be done.
+        return answered, kept
 
 
 class Janitor(Service):

@@ -35,11 +35,12 @@ class Group(msgspec.Struct):
 
     segment: Segment | None
     boxes: list[Box] = []
-    answers: list[list[Answer]] = []
+    answers: list[Answer] = []
+    """One for each message, in the order of the requests."""
     puts: int = 0
     refused: int = 0
-    busy: list[int] = []
-    """The requests whose box another process holds."""
+    busy: set[str] = set()
+    """Boxes that another process holds."""
     discards: list[Gone | Wipe] = []
     """What may go when this is on disk."""
 
@@ -121,12 +122,12 @@ def put_each(street: Street, requests: list[Request], now: Micros, group: Group)
         try:
             posted = put_one(box, mails[0], now, segment) if len(mails) == 1 else None
         except OSError as error:
-            answers.append([translated(error)])
+            answers.append(translated(error))
             continue
         if posted is None:
-            answers.append(_put_slowly(street, box, mails, now, group))
+            answers += _put_slowly(street, box, mails, now, group)
         else:
-            answers.append([posted])
+            answers.append(posted)
             boxes.append(box)
             group.puts += 1
 

@@ -170,8 +170,7 @@ def _import_box(folder: Folder, name: str, lines: list[Line]) -> int:
     group = folder.put([(name, mails)], is_logged=True)
     folder.sync(group)
     folder.show(group)
-    answers = group.answers[0]
-    for answer in answers:
+    for answer in group.answers:
         if isinstance(answer, PenstockError):
             raise answer
     return len(mails)

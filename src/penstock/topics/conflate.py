@@ -144,8 +144,7 @@ class Conflator(Service):
 
     def _pause(self, seconds: float) -> None:
         # No jitter: the interval is a promise about how fresh the data is.
-        self._nudged.wait(seconds)
-        self._nudged.clear()
+        self._alarm.sleep(seconds)
 
     def _on_start(self) -> None:
         self._pause(self._settings.conflate_interval_ms / 1000)

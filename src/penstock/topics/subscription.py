@@ -8,13 +8,13 @@ the log again from where the reader is. So memory is bounded, and nothing is los
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Protocol
 
+from penstock.alarm import Alarm
 from penstock.clock import Clock
 from penstock.errors import EpochChanged, HubClosed, LogTrimmed
 from penstock.model import Message, OnTrimmed, Pattern, Position
@@ -197,9 +197,9 @@ class Live(Iterator[Message]):
     def __init__(self, subscription: Source, batch_max: int) -> None:
         self._subscription = subscription
         self._batch_max = batch_max
-        self._arrived = threading.Event()
+        self._arrived = Alarm()
         self._ready: deque[Message] = deque()
-        subscription.wake = self._arrived.set
+        subscription.wake = self._arrived.ring
 
     @property
     def position(self) -> Position:
@@ -238,7 +238,7 @@ class Live(Iterator[Message]):
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 return []
-            self._arrived.wait(remaining)
+            self._arrived.sleep(remaining)
 
     def batches(self, limit: int | None = None) -> Iterator[list[Message]]:
         while True:

@@ -5,6 +5,7 @@ Driver errors are translated here (`translate`) and nowhere else.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -184,7 +185,9 @@ class ReaderPool:
         self._idle: list[apsw.Connection] = []
         self._generation = database.generation
         self._lock = threading.Lock()
-        self._free = threading.Semaphore(READERS_MAX)
+        # Locks, and not a semaphore, which a thread that is struck may leave locked for all.
+        self._seats = [threading.Lock() for _ in range(READERS_MAX)]
+        self._turns = itertools.count()
         self._closed = False
         self._next: apsw.Connection | None = None
         self._next_generation = 0
@@ -193,7 +196,7 @@ class ReaderPool:
     @contextmanager
     def read(self) -> Iterator[apsw.Connection]:
         """A connection inside a read transaction: all statements see one state of the file."""
-        with self._free, gate:
+        with self._seat(), gate:
             generation, connection = self._take()
             healthy = False
             try:
@@ -214,7 +217,7 @@ class ReaderPool:
 
     def fetch(self, sql: str, parameters: Any = ()) -> list[Any]:
         """The rows of one statement, which is a view of its own: the short way for the tail."""
-        with self._free, gate:
+        with self._seat(), gate:
             generation, connection = self._take()
             try:
                 rows = connection.execute(sql, parameters).fetchall()
@@ -257,6 +260,13 @@ class ReaderPool:
             self._next = None
         for connection in idle:
             close_as_it_is(connection)
+
+    def _seat(self) -> threading.Lock:
+        """One that is free, if there is one. Else they are waited for in turn."""
+        for seat in self._seats:
+            if not seat.locked():
+                return seat
+        return self._seats[next(self._turns) % READERS_MAX]
 
     def _take(self) -> tuple[int, apsw.Connection]:
         self._database.check_present()

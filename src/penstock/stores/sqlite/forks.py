@@ -10,6 +10,7 @@ and closes what is open; threads that come meanwhile wait at the gate.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -32,26 +33,29 @@ class Gate:
 
     def reset(self) -> None:
         """As new: in a child, where nobody else is."""
-        self._changed = threading.Condition()
+        # Held by itself, not through the condition: a thread that is struck on its way through
+        # `Condition.__enter__` would keep it. A signal's handler may come here in the middle of it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._inside: dict[int, int] = {}
         self._is_shut = False
 
     def enter(self) -> int:
         """Returns the seat to give to `leave`, from whatever thread."""
         seat = threading.get_ident()
-        with self._changed:
+        with self._lock:
             while self._is_shut and seat not in self._inside:
                 self._changed.wait()
             self._inside[seat] = self._inside.get(seat, 0) + 1
         return seat
 
     def leave(self, seat: int) -> None:
-        with self._changed:
-            self._inside[seat] -= 1
-            if not self._inside[seat]:
-                del self._inside[seat]
-                if self._is_shut:
-                    self._changed.notify_all()
+        with self._lock:
+            left = self._inside.pop(seat, 0) - 1
+            if left > 0:
+                self._inside[seat] = left
+            elif self._is_shut:
+                self._changed.notify_all()
 
     def __enter__(self) -> None:
         self.enter()
@@ -63,8 +67,11 @@ class Gate:
         """Wait until nobody else is inside. False if somebody stays, or this thread itself is."""
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         me = threading.get_ident()
-        with self._changed:
+        with self._lock:
             self._is_shut = True
+            # A thread that was struck on its way out and has ended is inside no more.
+            living = sys._current_frames()
+            self._inside = {seat: n for seat, n in self._inside.items() if seat in living}
             while any(seat != me for seat in self._inside):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -73,7 +80,7 @@ class Gate:
             return not self._inside
 
     def open(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_shut = False
             self._changed.notify_all()
 
