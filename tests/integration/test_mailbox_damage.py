@@ -600,6 +600,25 @@ def test_repair_while_others_put_takes_nothing_from_them(store: Path) -> None:
         assert desk.verify().is_clean
 
 
+def test_a_line_of_state_that_a_kill_has_cut_off_is_no_damage(store: Path, folder: Path) -> None:
+    """Row 18: who comes next goes on behind it. A whole line that is damaged stays damage."""
+    with Desk(store) as desk:
+        desk.ack("x")
+    lines = state_log(store).read_bytes().splitlines(keepends=True)
+    assert len(lines) >= 2
+    for size in range(1, len(lines[-1])):
+        root = copied(store, folder / "cut")
+        state_log(root).write_bytes(b"".join(lines[:-1]) + lines[-1][:size])
+        with Desk(root) as desk:
+            assert desk.drain("x")[-2:] == ["m2", "m3"]
+            assert desk.verify().is_clean, f"cut off behind {size} bytes"
+    root = copied(store, folder / "damaged")
+    flip(state_log(root), len(b"".join(lines[:-1])) + 5, 0)
+    with Desk(root) as desk:
+        assert desk.drain("x")[-2:] == ["m2", "m3"]
+        assert [finding.reason for finding in desk.verify().findings] == ["a line is damaged"]
+
+
 def test_lines_of_state_say_what_they_say(store: Path) -> None:
     """M2: readable, by name, with a checksum."""
     with Desk(store) as desk:

@@ -26,7 +26,7 @@ from penstock.mailboxes.record import (
 )
 from penstock.mailboxes.recovery import is_unnamed, message_files
 from penstock.mailboxes.shelf import PREFIX, path_of
-from penstock.mailboxes.state import NAME, NOTHING, State, Whole, parse_line
+from penstock.mailboxes.state import NAME, NOTHING, State, Whole, has_end, parse_line
 from penstock.mailboxes.state_log import read_state, read_whole
 
 LOG_TRIES = 3
@@ -163,18 +163,34 @@ class _Looking:
         )
 
     def _look_at_state(self, name: str) -> None:
-        """A line that is lost is a message that comes again."""
+        """A line that is lost is a message that comes again.
+
+        One without an end, whose number the next line has again, was never whole: who wrote it was
+        killed, and who came next has begun a new line. That is no damage.
+        """
         content = read_whole(self._folder.disk, f"{self._path}/{name}") or b""
-        start = 0
+        start, before = 0, None
+        broken: list[tuple[int, int]] = []
         for line in content.split(b"\n"):
             end = start + len(line)
-            if line and parse_line(line) is None:
-                is_cut = end == len(content)
-                reason = "a line is cut off" if is_cut else "a line is damaged"
-                self._find(name, reason, start, end, is_harmless=True)
+            state = parse_line(line) if line else None
+            if state is not None:
+                is_next = before is not None and state.n == before.n + 1
+                if not is_next or any(has_end(content[slice(*place)]) for place in broken):
+                    self._find_lines(name, "a line is damaged", broken)
+                broken, before = [], state
+                if end == len(content):
+                    self._find_lines(name, "the last line has no end", [(start, end)])
             elif line and end == len(content):
-                self._find(name, "the last line has no end", start, end, is_harmless=True)
+                self._find_lines(name, "a line is cut off", [(start, end)])
+            elif line:
+                broken.append((start, end))
             start = end + 1
+        self._find_lines(name, "a line is damaged", broken)
+
+    def _find_lines(self, name: str, reason: str, lines: list[tuple[int, int]]) -> None:
+        for start, end in lines:
+            self._find(name, reason, start, end, is_harmless=True)
 
     def _look_at_file(self, file: int, name: str) -> None:
         content = read_whole(self._folder.disk, f"{self._path}/{name}") or b""

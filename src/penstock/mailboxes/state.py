@@ -84,6 +84,11 @@ def parse_line(line: bytes) -> State | None:
         return None
 
 
+def has_end(line: bytes) -> bool:
+    """Whether there is a checksum where one would be in a line that is not cut off."""
+    return line[-13:-8] == b" crc="
+
+
 def last_state(content: bytes) -> tuple[State | None, bool]:
     """The last valid line, and whether everything behind it is whole."""
     lines = content.split(b"\n")
