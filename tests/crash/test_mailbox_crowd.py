@@ -32,6 +32,9 @@ ACTORS = Path(__file__).with_name("mailbox_actors.py")
 BOXES = [f"box-{n}" for n in range(6)]
 SETTINGS = {"mailbox_messages_max": 40, "mailbox_file_messages_max": 50}
 
+SLOWEST_PER_SECOND = 1_000
+"""As slow as a machine may be with its puts."""
+
 
 class Actor:
     """One process. What it said stays when it is dead."""
@@ -69,7 +72,8 @@ class Actor:
             assert self._process.poll() in (None, 0), self._complaint()
             return self.count(word) >= count
 
-        wait_until(has_said, f"{self.role}: {word} {count} times", seconds=4 * DEADLINE_SECONDS)
+        seconds = 4 * DEADLINE_SECONDS + count / SLOWEST_PER_SECOND
+        wait_until(has_said, f"{self.role}: {word} {count} times", seconds=seconds)
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
