@@ -243,10 +243,14 @@ def test_a_follower_waits_for_its_server_as_long_as_it_takes(
     waiting = threading.Thread(target=lambda: heard.append(next(follower).payload))
     waiting.start()
     waiting.join(1.5 * limit)
-    assert waiting.is_alive(), "it gave up"
+    assert waiting.is_alive(), "it gave up without a server"
     with hub_on(path) as local:
+        with local.topics.follow("t", consumer="c", standby=True) as another:
+            assert another.get(SOON).payload == 0
+            server.start()
+            waiting.join(1.5 * limit)
+            assert waiting.is_alive(), "it gave up when the server could not have its consumer"
         local.topics.publish("t", 1)
-    server.start()
     waiting.join(SOON)
     assert heard == [0, 1]
     server.kill()

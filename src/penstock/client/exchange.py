@@ -249,7 +249,8 @@ class Exchange:
         """
         link = feed.carrier
         assert isinstance(link, Link)
-        deadline = self.loop.time() + self.settings.client_timeout_seconds
+        limit = self.settings.client_timeout_seconds
+        deadline = self.loop.time() + limit
         pause = RETRY_SECONDS
         while True:
             try:
@@ -262,14 +263,19 @@ class Exchange:
             except InvalidInput:
                 # After a lost connection the server sends again what was not acknowledged, and
                 # takes no acknowledgement of what it has not sent yet.
+                if is_patient and pause == RETRY_SECONDS:
+                    deadline = self.loop.time() + limit
                 if self.loop.time() + pause >= deadline:
                     raise
                 await asyncio.sleep(pause)
                 pause *= 2
-            except PenstockError:
-                if not (is_patient and link.is_searching):
+            except PenstockError as error:
+                # A server that is there may still have to take the consumer from the one before.
+                is_passing = error.retryable or link.is_searching
+                if not (is_patient and is_passing) or feed.error() is not None:
                     raise
-                deadline = self.loop.time() + self.settings.client_timeout_seconds
+                await asyncio.sleep(RETRY_SECONDS)
+                deadline = self.loop.time() + limit
             else:
                 feed.acked = max(feed.acked, Position.parse(answer.position).offset)
                 return
