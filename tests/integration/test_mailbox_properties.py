@@ -434,10 +434,13 @@ def test_a_deleted_box_is_gone_and_its_numbers_go_on(hub: Hub) -> None:
     box = hub.mailboxes.open("x")
     assert box.delete() is False
     box.put(b"1")
+    assert list(hub.mailboxes.list()) == ["x"]
     assert box.delete() is True
+    assert list(hub.mailboxes.list()) == [], "also before its files are removed"
     assert box.delete() is False
     assert (box.peek(), box.size()) == (None, 0)
     assert box.put(b"2").seq == 2
+    assert list(hub.mailboxes.list()) == ["x"]
 
 
 def test_what_a_box_looks_like_is_told(open_hub: Callable[..., Hub], clock: FakeClock) -> None:

@@ -6,27 +6,34 @@ import os
 from collections.abc import Iterator
 
 from penstock.mailboxes.folder import Folder
-from penstock.mailboxes.record import Header
-from penstock.mailboxes.state_log import read_whole
+from penstock.mailboxes.record import HEADER_SIZE, Header
+from penstock.mailboxes.recovery import message_files
+from penstock.mailboxes.shelf import path_of
+from penstock.mailboxes.state_log import read_beginning, read_state
 
 
 def names_in(folder: Folder) -> Iterator[str]:
-    """The names of all boxes that have a message file."""
+    """The names of all boxes that have a message file which is not read through: one that is, or
+    whose box was deleted, is removed a moment later."""
     for path in box_folders(f"{folder.root}/boxes", folder.depth):
-        name = name_of(folder, path)
+        state, _ = read_state(folder.disk, path)
+        name = name_of(folder, path, first_file=1 if state is None else state.read_file)
         if name is not None:
             yield name
 
 
-def name_of(folder: Folder, path: str) -> str | None:
+def name_of(folder: Folder, path: str, first_file: int = 1) -> str | None:
+    """The name of the box in this folder, as its message files have it, from this one on."""
     try:
-        files = sorted(name for name in os.listdir(path) if name.startswith("messages."))
+        files = message_files(folder.disk.list(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     for file in reversed(files):
-        header = Header.decode(read_whole(folder.disk, f"{path}/{file}") or b"")
-        if header is not None:
-            return header.id
+        if file >= first_file:
+            beginning = read_beginning(folder.disk, path_of(path, file), HEADER_SIZE)
+            header = Header.decode(beginning or b"")
+            if header is not None:
+                return header.id
     return None
 
 

@@ -52,12 +52,18 @@ def compact(
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
+    """None if there is no such file."""
+    return read_beginning(disk, path)
+
+
+def read_beginning(disk: Disk, path: str, size: int | None = None) -> bytes | None:
+    """So many bytes, or all."""
     try:
         file = disk.open(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return disk.read(file, disk.stat(file).st_size, 0)
+        return disk.read(file, disk.stat(file).st_size if size is None else size, 0)
     finally:
         disk.close(file)
 
