@@ -10,6 +10,8 @@ from typing import IO, TypeVar
 T = TypeVar("T")
 
 DEADLINE_SECONDS = 60.0
+SOON = DEADLINE_SECONDS
+"""What happens at once on a machine that has nothing else to do."""
 PAUSE_SECONDS = 0.005
 
 

@@ -15,9 +15,8 @@ import pytest
 
 import penstock
 from tests.factories import hub_on
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
-SOON = 20.0
 QUICK = 3
 """Done so often before it was cancelled, it is cancelled at no step any more."""
 

@@ -17,8 +17,8 @@ import penstock
 from penstock.errors import LeaseLost, TransactionTimeout
 from tests.crash.steps import strike_at_each
 from tests.factories import hub_on
+from tests.waiting import SOON
 
-SOON = 20.0
 ROOMY = {"mailbox_messages_max": 100_000, "mailbox_file_messages_max": 200_000}
 CHECK_EACH = 10
 """What is slow to check is checked after so many strikes."""

@@ -15,10 +15,9 @@ import penstock
 from penstock.errors import InsideTransaction
 from tests.crash import strikes
 from tests.processes import Child
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 STRIKES = 300
-SOON = 10.0
 ROOMY = {"mailbox_messages_max": 100_000, "mailbox_file_messages_max": 200_000}
 
 CTRL_C = """

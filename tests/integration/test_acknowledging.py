@@ -17,9 +17,9 @@ from penstock.topics.followers import Follower
 from penstock.transaction import HubTransaction
 from tests.factories import file_url, payloads
 from tests.processes import Child
+from tests.waiting import SOON
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 10.0
 
 
 @pytest.fixture

@@ -24,10 +24,9 @@ from penstock.mailboxes import coroutines, mailboxes
 from penstock.testing import FakeClock, memory_hub
 from penstock.topics import followers, subscription
 from tests.factories import payloads
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 10.0
 NOTHING = 0.02
 
 

@@ -47,9 +47,8 @@ from penstock.topics import followers, subscription
 from tests.factories import hub_on, ids, payloads
 from tests.processes import Child, in_fork
 from tests.servers import Server
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
-SOON = 20.0
 NOTHING = 0.05
 
 

@@ -18,9 +18,8 @@ from penstock.client import RemoteHub
 from penstock.errors import Disconnected, EpochChanged, LogTrimmed, OutcomeUnknown
 from tests.factories import hub_on, payloads
 from tests.servers import Server
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
-SOON = 40.0
 KILLS = 4
 
 

@@ -18,9 +18,7 @@ from penstock.client import RemoteHub
 from penstock.errors import Forbidden, LimitReached, Unauthorized
 from tests.factories import payloads
 from tests.servers import Server
-from tests.waiting import wait_until
-
-SOON = 30.0
+from tests.waiting import SOON, wait_until
 
 
 class Mint:

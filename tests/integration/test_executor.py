@@ -21,9 +21,8 @@ from penstock.jobs.registry import Cancel, Snooze
 from penstock.jobs.retry import fixed
 from penstock.testing import override
 from tests import job_handlers
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
-SOON = 20.0
 QUEUES = {"default": 4}
 
 

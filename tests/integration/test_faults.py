@@ -37,10 +37,9 @@ from penstock.errors import (
 from tests.factories import hub_on, payloads
 from tests.faults import FaultyDisk, faulty_disk
 from tests.processes import Child
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 10.0
 
 
 @pytest.fixture

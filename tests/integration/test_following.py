@@ -22,10 +22,9 @@ from penstock.errors import (
 from penstock.testing import FakeClock, memory_hub
 from tests.factories import file_url, payloads
 from tests.processes import Child
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 10.0
 NOTHING = 0.05
 
 

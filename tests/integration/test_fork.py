@@ -15,9 +15,9 @@ import penstock
 from penstock.errors import ConsumerBusy
 from tests.factories import file_url, payloads
 from tests.processes import Child, in_fork
+from tests.waiting import SOON
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 10.0
 
 READ = """
     import sys, penstock

@@ -22,8 +22,8 @@ from tests.crash.clients import Client, Publisher, Subscriber, check, matching
 from tests.factories import hub_on
 from tests.serving import HttpServer
 from tests.sockets import eventually
+from tests.waiting import SOON
 
-SOON = 40.0
 TOPICS = ["load.a", "load.b"]
 PATTERNS = ["load.a", "load.b", "load.*", "*"]
 UNLIMITED = resource.RLIM_INFINITY

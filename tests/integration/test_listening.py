@@ -11,10 +11,9 @@ import pytest
 import penstock
 from penstock.errors import EpochChanged, LogTrimmed
 from penstock.testing import memory_hub
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 10.0
 
 
 class Ear:

@@ -13,10 +13,9 @@ import penstock
 from penstock.errors import InvalidInput, LeaseLost, LockTimeout
 from penstock.model import Lease
 from tests.processes import Child
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 20.0
 
 
 def test_a_lock_is_held_by_one(open_hub: OpenHub) -> None:

@@ -10,9 +10,9 @@ import apsw
 
 from penstock.stores.sqlite.connection import Database
 from penstock.stores.sqlite.guard import guard
+from tests.waiting import SOON
 
 A_WHILE_SECONDS = 0.1
-SOON = 30.0
 
 
 def test_whoever_is_overtaken_while_it_makes_the_file_uses_what_is_there(tmp_path: Path) -> None:

@@ -25,10 +25,9 @@ from penstock.errors import (
 from penstock.stores.sqlite.transaction import SqliteWriter
 from penstock.testing import memory_hub
 from tests.factories import payloads
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 10.0
 
 
 class Undone(Exception):

@@ -17,10 +17,9 @@ from penstock.job import State
 from penstock.stores.sqlite.transaction import SqliteWriter
 from tests.faults import faulty_disk
 from tests.processes import Child
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 20.0
 N = 200
 
 

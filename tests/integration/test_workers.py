@@ -19,10 +19,9 @@ from penstock.job import State
 from penstock.jobs.run import Run
 from penstock.jobs.slots import AHEAD_SECONDS, CLAIM_MAX, Room, Slots
 from tests.factories import file_url
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 20.0
 
 
 async def until(condition: Callable[[], bool]) -> None:

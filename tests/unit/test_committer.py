@@ -26,9 +26,7 @@ from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 from penstock.testing import FakeClock
 from tests.factories import new_message, payloads, settings_for, store_at
-from tests.waiting import wait_until
-
-SOON = 10.0
+from tests.waiting import SOON, wait_until
 
 
 class Bench:

@@ -15,8 +15,8 @@ from penstock.ports import Store, Wake
 from penstock.telemetry import Telemetry
 from penstock.testing import FakeClock
 from tests.factories import file_url, new_message, settings_for, store_at
+from tests.waiting import SOON
 
-SOON = 10.0
 HOUR_MS = 3_600_000
 
 

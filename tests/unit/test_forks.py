@@ -12,9 +12,7 @@ from penstock.stores.sqlite import forks
 from penstock.stores.sqlite.forks import Gate
 from tests.factories import file_url, payloads
 from tests.processes import Child, in_fork
-from tests.waiting import wait_until
-
-SOON = 10.0
+from tests.waiting import SOON, wait_until
 
 
 class Visitor(threading.Thread):

@@ -9,9 +9,8 @@ import pytest
 
 from penstock.service import Service
 from penstock.telemetry import Telemetry
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
-SOON = 10.0
 NEVER = 3600.0
 
 

@@ -22,9 +22,7 @@ from penstock.telemetry import Telemetry
 from penstock.testing import memory_hub
 from tests.factories import file_url, settings_for, store_at
 from tests.processes import Child
-from tests.waiting import wait_until
-
-SOON = 10.0
+from tests.waiting import SOON, wait_until
 
 T = TypeVar("T")
 

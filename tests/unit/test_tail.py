@@ -14,10 +14,9 @@ from penstock.errors import EpochChanged, InvalidInput, LogTrimmed
 from penstock.testing import FakeClock, memory_hub
 from penstock.topics.subscription import Live
 from tests.factories import ids, payloads
-from tests.waiting import wait_until
+from tests.waiting import SOON, wait_until
 
 OpenHub = Callable[..., penstock.Hub]
-SOON = 10.0
 
 
 @pytest.fixture
