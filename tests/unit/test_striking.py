@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from typing import Any
 
@@ -75,34 +76,51 @@ def test_whoever_starts_threads_can_be_struck_at_any_time() -> None:
         assert beginner.was_struck
 
 
-def test_a_strike_that_has_not_arrived_can_be_undone() -> None:
-    assert "unharmed" in (struck_and_undone() for _ in range(20))
+def test_whoever_was_struck_and_goes_on_is_struck_no_more() -> None:
+    """Whenever the strike comes: where it waits for it, or where it undoes it."""
+    chance = random.Random(2)
+    for _ in range(200):
+        is_over = threading.Event()
+        ended: list[str] = []
+
+        def work(ended: list[str] = ended, is_over: threading.Event = is_over) -> None:
+            while True:
+                try:
+                    while not is_over.is_set():
+                        pass
+                    undo_strike()
+                    break
+                except Struck:
+                    continue
+            ended.append("unharmed")
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        threading.Event().wait(chance.uniform(0, 0.0002))
+        assert worker.ident is not None
+        strike(worker.ident, Struck)
+        is_over.set()
+        worker.join(PATIENCE_SECONDS)
+        assert ended == ["unharmed"]
 
 
-def struck_and_undone() -> str:
-    """How it ended. Now and then the strike arrives before the thread is where nothing does."""
-    is_ready, goes_on = threading.Lock(), threading.Lock()
-    is_ready.acquire()
-    goes_on.acquire()
-    ended = ["struck"]
+def test_a_strike_that_was_undone_leaves_nothing_to_look_for() -> None:
+    """A thread that is traced would look for it for ever, before its first step."""
+    ended: list[str] = []
+
+    def step() -> None:
+        ended.append("through")
 
     def work() -> None:
-        try:
-            is_ready.release()
-            goes_on.acquire()  # Nothing arrives in here.
-            ended.append("unharmed")
-        except Struck:
-            return
+        sys.settrace(lambda frame, event, argument: None)
+        step()
 
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    assert is_ready.acquire(timeout=PATIENCE_SECONDS)
-    assert worker.ident is not None
-    assert strike(worker.ident, Struck)
-    undo_strike(worker.ident)
-    goes_on.release()
-    worker.join(PATIENCE_SECONDS)
-    return ended[-1]
+    for target in (undo_strike, work):
+        worker = threading.Thread(target=target, daemon=True)
+        worker.start()
+        worker.join(PATIENCE_SECONDS)
+        assert not worker.is_alive()
+    assert ended == ["through"]
 
 
 def test_a_thread_that_is_gone_is_struck_in_vain() -> None:

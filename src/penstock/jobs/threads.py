@@ -106,7 +106,7 @@ def _do(run: Run, work: Work) -> Outcome | None:
             while run.is_being_struck:
                 time.sleep(0)
             if run.is_struck:
-                undo_strike(run.ident)
+                undo_strike()
             return outcome
         except Stopped:
             continue
