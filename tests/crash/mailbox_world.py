@@ -83,7 +83,7 @@ class Program:
         self.disk = disk
         self.telemetry = Telemetry()
         self.folder = Folder(root, settings, world.clock, self.telemetry, disk)
-        self._group: tuple[Group, list[tuple[str, str]]] | None = None
+        self._groups: list[tuple[Group, list[tuple[str, str]]]] = []
         self._acked: list[tuple[str, str]] = []
 
     def put(self, box: str, *ids: str, size: int = 0) -> list[Posted | PenstockError]:
@@ -107,17 +107,17 @@ class Program:
             for answer in own
             if isinstance(answer, Posted)
         ]
-        self._group = (group, told)
+        self._groups.append((group, told))
         return answers
 
     def sync(self) -> None:
         """The senders are told OK."""
-        assert self._group is not None
-        group, told = self._group
-        self._group = None
-        self.folder.sync(group)
-        self.world.say("ok", told)
-        self.folder.show(group)
+        assert self._groups
+        groups, self._groups = self._groups, []
+        self.folder.sync(*[group for group, _ in groups])
+        for group, told in groups:
+            self.world.say("ok", told)
+            self.folder.show(group)
 
     def send(self, box: str, *ids: str, size: int = 0) -> None:
         self.put(box, *ids, size=size)

@@ -13,6 +13,7 @@ import functools
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
@@ -88,10 +89,15 @@ def strike_at(step: int, work: Callable[[], object]) -> bool:
     thread.start()
     thread.join(PATIENCE_SECONDS)
     print(f"struck at step {step}: {striker.where}")
-    assert not thread.is_alive(), "it waits for good"
+    assert not thread.is_alive(), f"it waits for good:\n{_stack_of(thread)}"
     if errors:
         raise AssertionError("it failed") from errors[0]
     return striker.has_struck
+
+
+def _stack_of(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "".join(traceback.format_stack(frame)) if frame is not None else "it has ended"
 
 
 def strike_at_each(work: Callable[[int], object], *, stride: int = 1) -> Iterator[int]:

@@ -48,7 +48,7 @@ class Boxes(RuleBasedStateMachine):
         self.count = 0
         self.model: dict[str, list[str]] = {"x": [], "y": []}
         self.unsynced: dict[str, list[tuple[str, str]]] = {"a": [], "b": []}
-        self.hidden: dict[str, tuple[str, int]] = {}
+        self.hidden: dict[str, dict[str, int]] = {"a": {}, "b": {}}
         """From which place of which box on a program shows nothing yet."""
 
     options: ClassVar[dict[str, Any]] = {"mailbox_messages_max": MESSAGES_MAX}
@@ -70,11 +70,11 @@ class Boxes(RuleBasedStateMachine):
 
     @rule(name=NAMES, box=BOXES, count=st.integers(1, 3), size=st.sampled_from([0, 300, 900]))
     def put(self, name: str, box: str, count: int, size: int) -> None:
-        self.sync(name)
+        """Also while what it has put before is being synced."""
         ids = [f"{box}{self.count + n}" for n in range(count)]
         self.count += count
         answers = self.program(name).put(box, *ids, size=size)
-        self.hidden[name] = (box, len(self.model[box]))
+        self.hidden[name].setdefault(box, len(self.model[box]))
         is_full = "quota" in self.model[box]
         for id, answer in zip(ids, answers, strict=True):
             if is_full or len(self.model[box]) >= MESSAGES_MAX:
@@ -86,7 +86,7 @@ class Boxes(RuleBasedStateMachine):
                 assert isinstance(answer, Posted)
                 assert answer.is_new
                 self.model[box].append(id)
-        self.unsynced[name] = [(box, id) for id in ids]
+        self.unsynced[name] += [(box, id) for id in ids]
 
     @rule(name=NAMES, box=BOXES)
     def put_again(self, name: str, box: str) -> None:
@@ -104,7 +104,7 @@ class Boxes(RuleBasedStateMachine):
         if self.unsynced[name]:
             self.program(name).sync()
             self.unsynced[name] = []
-            self.hidden.pop(name, None)
+            self.hidden[name].clear()
 
     @rule(name=NAMES, box=BOXES, count=st.integers(1, 4))
     def ack(self, name: str, box: str, count: int) -> None:
@@ -164,7 +164,7 @@ class Boxes(RuleBasedStateMachine):
         """What it wrote is there; its log is replayed by whoever opens next."""
         self.program(name).die()
         self.unsynced[name] = []
-        self.hidden.pop(name, None)
+        self.hidden[name].clear()
 
     @precondition(lambda self: self.lives < 3)
     @rule(seed=st.integers(0, 2**16), share=st.sampled_from([0.0, 0.2, 0.5, 0.8, 1.0]))
@@ -184,7 +184,7 @@ class Boxes(RuleBasedStateMachine):
         for mark in cut.marks:
             self.world.machine.mark(*mark)
         told = Told(cut.marks)
-        self.unsynced, self.hidden = {"a": [], "b": []}, {}
+        self.unsynced, self.hidden = {"a": [], "b": []}, {"a": {}, "b": {}}
         found: dict[str, list[str]] = {}
         for box in self.model:
             mails = self.program("a").peek(box)
@@ -202,11 +202,10 @@ class Boxes(RuleBasedStateMachine):
     def all_see_the_same(self) -> None:
         """What a program has put and not synced it shows to nobody; the others may have it."""
         for name, program in self.world.programs.items():
-            hidden_in, hidden_from = self.hidden.get(name, ("", 0))
             for box, expected in self.model.items():
                 mails = program.peek(box)
                 found = ["quota" if m.kind == MailKind.QUOTA else m.id for m in mails]
-                visible = expected[:hidden_from] if box == hidden_in else expected
+                visible = expected[: self.hidden[name].get(box)]
                 assert found == visible, (name, box)
                 assert len(_files(program, box)) <= 2
 

@@ -1,16 +1,21 @@
-"""Fixtures for tests of delivery: switchboards on hubs of one file, and clients."""
+"""Fixtures for tests of delivery (switchboards on hubs of one file, and clients), and of mailboxes
+without a database."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 import penstock
 from penstock.delivery.access import Authenticator
 from penstock.delivery.switchboard import Switchboard
+from penstock.mailboxes.disk import Disk
 from penstock.protocol import JSON_WIRE, Wire
+from tests.integration.mailbox_desk import Room
 from tests.sockets import Client
 
 OpenBoard = Callable[..., Awaitable[Switchboard]]
@@ -53,3 +58,17 @@ async def join() -> Join:
         return client
 
     return connect
+
+
+@pytest.fixture
+def open_room(tmp_path: Path) -> Iterator[Callable[..., Room]]:
+    rooms: list[Room] = []
+
+    def open_one(disk: Disk | None = None, **settings: Any) -> Room:
+        limits = {"mailbox_file_messages_max": 60}
+        rooms.append(Room(tmp_path / "store", disk, **(limits | settings)))
+        return rooms[-1]
+
+    yield open_one
+    for room in rooms:
+        room.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,31 @@ from penstock.mailboxes.contents import look, mails_of
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.inspection import Inspection, verify
+from penstock.mailboxes.mailboxes import Mailboxes
+from penstock.mailboxes.mailroom import MailRoom
 from penstock.mailboxes.repair import Repaired, repair
+from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 from penstock.testing import FakeClock
 from tests.crash.mailbox_world import FastDisk, new_mail, small_settings
+
+
+class Room:
+    """`hub.mailboxes` on a disk of the test's choice, with its threads and without a database."""
+
+    def __init__(self, root: Path, disk: Disk | None = None, **settings: Any) -> None:
+        self.settings: Settings = small_settings(**({"mailbox_messages_max": 50} | settings))
+        self.clock = FakeClock()
+        self.telemetry = Telemetry()
+        self.executor = ThreadPoolExecutor(2)
+        self.mail = MailRoom(lambda: str(root), self.settings, self.clock, self.telemetry, disk)
+        self.mailboxes = Mailboxes(lambda: self)  # type: ignore[arg-type, return-value]
+
+    def close(self) -> None:
+        try:
+            self.mail.close()
+        finally:
+            self.executor.shutdown()
 
 
 class Desk:

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,48 +30,11 @@ from penstock.errors import (
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.expiry import Expirer
 from penstock.mailboxes.locking import RECOVERY, Locks
-from penstock.mailboxes.mailboxes import Mailboxes
-from penstock.mailboxes.mailroom import MailRoom
-from penstock.settings import Settings
-from penstock.telemetry import Telemetry
 from penstock.testing import FakeClock
-from tests.crash.mailbox_world import FastDisk, new_mail, small_settings
-from tests.integration.mailbox_desk import Desk, box_files, message_file
+from tests.crash.mailbox_world import FastDisk, new_mail
+from tests.integration.mailbox_desk import Desk, Room, box_files, message_file
 from tests.processes import in_fork
 from tests.waiting import DEADLINE_SECONDS, wait_until
-
-
-class Room:
-    """`hub.mailboxes` on a disk of the test's choice, with its threads and without a database."""
-
-    def __init__(self, root: Path, disk: Disk | None = None, **settings: Any) -> None:
-        self.settings: Settings = small_settings(**({"mailbox_messages_max": 50} | settings))
-        self.clock = FakeClock()
-        self.telemetry = Telemetry()
-        self.executor = ThreadPoolExecutor(2)
-        self.mail = MailRoom(lambda: str(root), self.settings, self.clock, self.telemetry, disk)
-        self.mailboxes = Mailboxes(lambda: self)  # type: ignore[arg-type, return-value]
-
-    def close(self) -> None:
-        try:
-            self.mail.close()
-        finally:
-            self.executor.shutdown()
-
-
-@pytest.fixture
-def open_room(tmp_path: Path) -> Iterator[Callable[..., Room]]:
-    rooms: list[Room] = []
-
-    def open_one(disk: Disk | None = None, **settings: Any) -> Room:
-        limits = {"mailbox_file_messages_max": 60}
-        rooms.append(Room(tmp_path / "store", disk, **(limits | settings)))
-        return rooms[-1]
-
-    yield open_one
-    for room in rooms:
-        room.close()
-
 
 # A sync that fails
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.errors import MailboxCorrupt, WrongAck
 from penstock.mailboxes.disk import make_parents
@@ -41,7 +42,7 @@ class Box:
         "file_seq",
         "folder",
         "halted",
-        "hidden_from",
+        "hidden",
         "id",
         "ids",
         "is_loaded",
@@ -71,8 +72,9 @@ class Box:
         self.digest = digest
         self.number = number_of(digest)
         self.folder = folder
-        self.hidden_from = 0
-        """Messages from this number on are not on disk yet, and shown to nobody. 0: none."""
+        self.hidden: tuple[Any, ...] = ()
+        """Who puts what is not on disk yet, and shown to nobody: groups, each with the number of
+        its first message, in the order of these."""
         self.forget()
 
     def forget(self) -> None:
@@ -240,10 +242,29 @@ class Box:
         return header.salt if header is not None else 0
 
     @property
+    def hidden_from(self) -> int:
+        """Messages from this number on are not on disk yet. 0: none."""
+        hidden = self.hidden  # Also for those who hold no lock.
+        return hidden[1] if hidden else 0
+
+    @property
     def visible(self) -> list[Entry]:
-        if not self.hidden_from:
+        first = self.hidden_from
+        if not first:
             return self.pending
-        return [entry for entry in self.pending if entry.seq < self.hidden_from]
+        return [entry for entry in self.pending if entry.seq < first]
+
+    def hide(self, group: object, seq: int) -> None:
+        """From this message on, until the group that it belongs to is shown."""
+        if group not in self.hidden:
+            self.hidden += (group, seq)
+
+    def show(self, group: object) -> None:
+        """What this group has put is on disk."""
+        hidden = self.hidden
+        if group in hidden:
+            place = hidden.index(group)
+            self.hidden = hidden[:place] + hidden[place + 2 :]
 
     # Acknowledging
 

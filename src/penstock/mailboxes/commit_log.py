@@ -38,6 +38,10 @@ STATE = 2
 """A line of a state log."""
 
 
+Added = tuple[int, bytes, int, int, int, bytes]
+"""What a `LogEntry` has, in its order."""
+
+
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
     kind: int
     digest: bytes
@@ -67,8 +71,8 @@ class Segment:
         self._file = disk.open(path, os.O_RDWR | os.O_CREAT)
         self._salt = 0
         self.end = 0
-        self._place = 0
-        self._added: list[bytes] = []
+        self.added: list[Added] = []
+        """To be written with the next `write`."""
         self._writes = self._synced_writes = 0
         self._allocated = 0
         self._zeroed = 0
@@ -108,24 +112,24 @@ class Segment:
         """Forget what is in it: the boxes have it."""
         self._salt = secrets.randbits(32)
         self._disk.write(self._file, _head_of(self._salt), 0)
-        self.end = self._place = HEAD_SIZE
-        self._added = []
-
-    def add(self, kind: int, digest: bytes, file: int, salt: int, offset: int, data: bytes) -> None:
-        """To be written with the next `write`."""
-        entry = _pack_checked(len(data), kind, digest, file, salt, offset) + data
-        place = self._place
-        self._added += (_pack_check(crc32c(entry, (self._salt ^ place) & 0xFFFFFFFF)), entry)
-        self._place = place + ENTRY_SIZE + len(data)
+        self.end = HEAD_SIZE
+        self.added = []
 
     def write(self) -> None:
-        """What was added. If that fails, it is not in the log."""
-        added, self._added = self._added, []
-        place, self._place = self._place, self.end
-        if added:
-            self._disk.write(self._file, b"".join(added), self.end)
-            self.end = self._place = place
-            self._writes += 1
+        """What was added. If that fails, or the thread is struck in the middle of it, it is not in
+        the log, and what comes next is written in its place."""
+        added, self.added = self.added, []
+        if not added:
+            return
+        parts: list[bytes] = []
+        place, salt = self.end, self._salt
+        for kind, digest, file, file_salt, offset, data in added:
+            entry = _pack_checked(len(data), kind, digest, file, file_salt, offset) + data
+            parts += (_pack_check(crc32c(entry, (salt ^ place) & 0xFFFFFFFF)), entry)
+            place += 4 + len(entry)
+        self._disk.write(self._file, b"".join(parts), self.end)
+        self.end = place
+        self._writes += 1
 
     def sync(self) -> None:
         writes = self._writes

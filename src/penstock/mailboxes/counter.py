@@ -8,14 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.clock import Micros
-from penstock.errors import MailboxesFailed, StoreBusy
+from penstock.errors import MailboxesFailed
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import Segment
 from penstock.mailboxes.disk import translated
-from penstock.mailboxes.locking import BUSY
 from penstock.mailboxes.reserve import Reserve
-from penstock.mailboxes.round import Group, Request, put_each
+from penstock.mailboxes.round import Group, Request, leave, put_each
 
 if TYPE_CHECKING:
     from penstock.mailboxes.folder import Folder
@@ -74,7 +73,7 @@ class Counter:
 
         `log_bytes`: what they may take in it, by whoever knows that already.
 
-        Boxes that another process holds for longer than it is waited for are in `busy`.
+        Boxes that another process holds for longer than it is waited for are in `left`.
         """
         folder = self._folder
         patience = folder.settings.lock_timeout_seconds
@@ -84,15 +83,53 @@ class Counter:
         folder.check_outside()
         with folder.mutex:
             folder.check()
-            now = folder.now()
-            segment = folder.open_log() if is_logged else None
-            self._check_space(segment, requests, log_bytes)
-            group = Group(segment)
+            group = Group(folder.open_log() if is_logged else None)
+            self._check_space(group.segment, requests, log_bytes)
+            self._put(requests, group, ends_at)
+            return group
+
+    def try_put(self, requests: list[Request], group: Group, *, log_bytes: int) -> bool:
+        """As `put`, with a log, by one who must not wait: an event loop. False if it would have to.
+
+        Boxes that take more than a few steps, or that others hold, are in `left`. The group is the
+        caller's, who has it also when its thread is struck.
+        """
+        folder, mutex = self._folder, self._folder.mutex
+        folder.check_outside()
+        is_put = False
+        try:
+            if mutex.acquire(blocking=False):
+                is_put = self._try_put(requests, group, log_bytes)
+                mutex.release()
+        except BaseException:
+            # Also of a thread that is struck while it takes the mutex, or gives it back.
+            if folder.is_inside:
+                mutex.release()
+            raise
+        return is_put
+
+    def _try_put(self, requests: list[Request], group: Group, log_bytes: int) -> bool:
+        folder, segment = self._folder, self._folder.journal.segment
+        if segment is None or folder.is_log_overfull or self._changes.is_low:
+            return False
+        folder.check()
+        self._check_space(segment, requests, log_bytes)
+        group.segment, group.is_quick = segment, True
+        self._put(requests, group, ends_at=0.0)
+        return True
+
+    def _put(self, requests: list[Request], group: Group, ends_at: float) -> None:
+        now = self._folder.now()
+        try:
             if len(requests) < LOCK_ALL_FROM or not self._put_at_once(requests, now, group):
                 self._put_in_turn(requests, now, group, ends_at)
-            if segment is not None:
-                self._log(segment, group)
-            return group
+            if group.segment is not None:
+                self._log(group.segment, group)
+        except BaseException:
+            # Nobody waits for it to be on disk any more. Others see it anyway.
+            for box in group.boxes:
+                box.show(group)
+            raise
 
     def _put_at_once(self, requests: list[Request], now: Micros, group: Group) -> bool:
         """False if others are using some of the boxes."""
@@ -123,8 +160,7 @@ class Counter:
             number = folder.box(id).number
             try:
                 if not folder.locks.take(number, ends_at):
-                    group.busy.add(id)
-                    group.answers += [StoreBusy(BUSY) for _ in mails]
+                    leave(id, mails, group)
                     continue
                 folder.look_around()
                 folder.changing()
@@ -155,18 +191,22 @@ class Counter:
         # What was read is in the log: once that is synced, its files may go.
         group.discards, self._upkeep.discards = self._upkeep.discards, []
 
-    def sync(self, group: Group) -> None:
-        """Returns when the group is on disk."""
-        if group.segment is not None:
+    def sync(self, *groups: Group) -> None:
+        """Returns when these are on disk."""
+        segments = dict.fromkeys(group.segment for group in groups)
+        if segments.keys() != {None}:
             # One at a time: of those who sync a file together, only one is told that it failed.
             with self._syncing:
                 self._folder.check_failure()
                 try:
-                    group.segment.sync()
+                    for segment in segments:
+                        if segment is not None:
+                            segment.sync()
                 except OSError as error:
                     self._folder.fail(error)
                     raise MailboxesFailed from error
-        self._upkeep.remove(group.discards)
+        for group in groups:
+            self._upkeep.remove(group.discards)
 
     def show(self, group: Group) -> None:
         """Those who wait may have it."""
@@ -175,7 +215,7 @@ class Counter:
             folder.tally.puts += group.puts
             folder.tally.refused += group.refused
             for box in group.boxes:
-                box.hidden_from = 0
+                box.show(group)
         if group.boxes:
             folder.arrivals.tell(box.number for box in group.boxes)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from penstock.callers import held_lock
 from penstock.errors import WriteTimeout
 from penstock.mail import NewMail
-from penstock.mailboxes.round import Answer, Request
+from penstock.mailboxes.round import Answer, Group, Request
 
 
 class Ticket:
@@ -45,6 +45,11 @@ Waiting = Ticket | asyncio.Future[Any]
 Delivery = tuple[str, list[NewMail], Waiting, bool]
 """The box, what is to be put into it, who waits for it, and whether that is one who put a single
 message and wants its answer itself, not a list."""
+
+
+Round = tuple[list[Delivery], list[Answer], Group]
+"""Deliveries that are in their boxes, the answer to each of their messages, and what is to be on
+disk before they are told."""
 
 
 def take(
@@ -91,6 +96,24 @@ def in_order(
     left = iter(answers)
     of_box = {box: iter([next(left) for _ in mails]) for box, mails in requests}
     return [next(of_box[box]) for box, mails, _, _ in group for _ in mails]
+
+
+def parted(
+    group: Sequence[Delivery], answers: list[Answer], is_late: Callable[[Delivery], bool]
+) -> tuple[list[Delivery], list[Delivery], list[Answer]]:
+    """Those that come later, the others, and the answers to these."""
+    late: list[Delivery] = []
+    others: list[Delivery] = []
+    kept: list[Answer] = []
+    left = iter(answers)
+    for delivery in group:
+        own = [next(left) for _ in delivery[1]]
+        if is_late(delivery):
+            late.append(delivery)
+        else:
+            others.append(delivery)
+            kept += own
+    return late, others, kept
 
 
 def answer(group: Sequence[Delivery], answers: list[Answer]) -> None:

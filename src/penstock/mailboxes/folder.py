@@ -114,7 +114,7 @@ class Folder:
             self.arrivals = Arrivals(self.disk, f"{root}/arrivals", self._changes, telemetry)
             opened.callback(self.arrivals.stop)
             counter = Counter(self, upkeep, self._changes, self._reserve)
-            self.post, self.put = counter.post, counter.put
+            self.post, self.put, self.try_put = counter.post, counter.put, counter.try_put
             self.sync, self.show = counter.sync, counter.show
             self.put_one = putting_into(self)
             self.recovered = self.recover()
@@ -265,11 +265,16 @@ class Folder:
 
     def check_outside(self) -> None:
         """A signal's handler may run in the middle of what its own thread does with a box."""
-        if self.mutex._is_owned():  # type: ignore[attr-defined]
+        if self.is_inside:
             raise InsideTransaction(
                 "This thread is in the middle of using a mailbox.",
                 hint="It was called from a signal's handler or a finalizer; use another thread.",
             )
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread has the mutex."""
+        return self.mutex._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def check(self) -> None:
         self.check_failure()
@@ -282,7 +287,7 @@ class Folder:
 
     def _evict(self) -> None:
         # What is hidden must not be seen through another object.
-        id = next((id for id, box in self._boxes.items() if not box.hidden_from), None)
+        id = next((id for id, box in self._boxes.items() if not box.hidden), None)
         if id is not None:
             del self._boxes[id]
 

@@ -91,12 +91,12 @@ class Journal:
         except FileNotFoundError:
             return  # Another process has read it through and removed it.
         assert self.segment is not None, "it was opened before anything was put"
-        self.segment.add(WRITTEN, box.digest, file, salt, 0, header)
+        self.segment.added.append((WRITTEN, box.digest, file, salt, 0, header))
 
     def write(self, segment: Segment) -> None:
         """What was added, and the notes. Raises `OSError`, and then nothing is in the log."""
         for digest, line in self.notes:
-            segment.add(STATE, digest, 0, 0, 0, line)
+            segment.added.append((STATE, digest, 0, 0, 0, line))
         segment.write()
         self.notes.clear()
 

@@ -338,7 +338,7 @@ def put_now(folder: Folder, id: str, mails: list[NewMail]) -> list[Posted | Pens
     ends_at = time.monotonic() + folder.settings.lock_timeout_seconds
     while True:
         group = folder.put([(id, mails)], is_logged=False, patience_seconds=PATIENCE_SECONDS)
-        if not group.busy or time.monotonic() > ends_at:
+        if not group.left or time.monotonic() > ends_at:
             break
         time.sleep(PAUSE_SECONDS_MAX)  # While others go on.
     folder.show(group)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
+from typing import Final
 
-from penstock.errors import HubClosed, QueueFull
+from penstock.errors import HubClosed, OutcomeUnknown, PenstockError, QueueFull
 from penstock.mail import NewMail
 from penstock.mailboxes.counter import log_bytes_max
 from penstock.mailboxes.deliveries import (
     Delivery,
+    Round,
     Ticket,
     Waiting,
     answer,
     in_order,
+    parted,
     refuse,
     refuse_all,
     requests_of,
@@ -22,13 +26,22 @@ from penstock.mailboxes.deliveries import (
 )
 from penstock.mailboxes.folder import Folder
 from penstock.mailboxes.locking import PATIENCE_SECONDS, PAUSE_SECONDS_MAX
-from penstock.mailboxes.round import Answer
+from penstock.mailboxes.round import Answer, Group
 from penstock.service import Service
 from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 
+TURN_MAX: Final = 256
+TURN_BYTES_MAX: Final = 256 * 1024
+"""What an event loop writes by itself in one of its turns: others wait for it meanwhile."""
+
 
 class Postman(Service):
+    """Threads hand their deliveries to its thread, which writes and syncs them. What the tasks of
+    an event loop put in one of its turns is written by the loop's own thread, as far as that takes
+    no waiting, so that it does not go from one core to another; the postman's only syncs it.
+    """
+
     name = "postman"
 
     def __init__(self, folder: Folder, settings: Settings, telemetry: Telemetry) -> None:
@@ -36,7 +49,14 @@ class Postman(Service):
         self._folder = folder
         self._settings = settings
         self._is_waited_for = settings.mailbox_durability == "durable"
+        self._gathered: dict[asyncio.AbstractEventLoop, deque[Delivery]] = {}
+        """What was put in this turn of each loop. Used by the loop's thread alone."""
+        self._written: deque[Round] = deque()
+        """What loops have written, and is to be synced."""
         self._queue: deque[Delivery] = deque()
+        """What is to be written and synced."""
+        self._is_writing = False
+        """Whether what was taken from the queue is not in its boxes yet."""
         self._held_until: dict[Waiting, float] = {}
         """When they are given up, of those whose box another process holds."""
         self._queue_max = settings.write_queue_max
@@ -45,31 +65,84 @@ class Postman(Service):
         self._is_closed = False
         self._has_ended = False
 
+    # By callers
+
     def put(self, box: str, mails: list[NewMail]) -> Ticket:
+        """By a thread, which then waits."""
+        if self._is_closed or len(self._queue) >= self._queue_max:
+            raise self._refusal()
         ticket = Ticket()
-        self._submit((box, mails, ticket, False))
+        self._queue.append((box, mails, ticket, False))
+        if self._is_asleep:
+            self._rouse()
         return ticket
 
     def put_async(self, box: str, mails: list[NewMail]) -> asyncio.Future[list[Answer]]:
         # Belongs to the running loop, and asks for it only once.
         future: asyncio.Future[list[Answer]] = asyncio.Future()
-        self._submit((box, mails, future, False))
+        self._gather((box, mails, future, False), future.get_loop())
         return future
 
     def put_one_async(self, box: str, mail: NewMail) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = asyncio.Future()
-        self._submit((box, [mail], future, True))
+        self._gather((box, [mail], future, True), future.get_loop())
         return future
 
-    def _submit(self, delivery: Delivery) -> None:
+    def _refusal(self) -> PenstockError:
         if self._is_closed:
-            raise HubClosed
-        queue = self._queue
-        if len(queue) >= self._queue_max:
-            raise QueueFull(f"{len(queue):,} messages are waiting for the disk.")
-        queue.append(delivery)
-        if self._is_asleep:
-            self._rouse()
+            return HubClosed()
+        return QueueFull(f"More than {self._queue_max:,} messages are waiting for the disk.")
+
+    def _gather(self, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> None:
+        gathered = self._gathered.get(loop, ())
+        if self._is_closed or len(self._queue) + len(gathered) >= self._queue_max:
+            raise self._refusal()
+        if not gathered:
+            # In this order: one who is struck in between leaves a turn with nothing to write.
+            loop.call_soon(self._write, loop)
+            gathered = self._gathered[loop] = deque()
+        gathered.append(delivery)
+
+    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the loop's thread, when all that was ready has had its turn."""
+        gathered = self._gathered.pop(loop, None)
+        if not gathered:
+            return
+        try:
+            # What came before them goes first.
+            if not self._queue and not self._is_writing:
+                self._try_write(gathered)
+            self._queue += gathered
+            if self._is_asleep:
+                self._rouse()
+        except BaseException:
+            refuse(gathered, OutcomeUnknown())  # The thread was struck.
+            raise
+
+    def _try_write(self, gathered: deque[Delivery]) -> None:
+        """Some of them, or none; what is too much for one turn is for the thread."""
+        group, count, size = take(gathered, count_max=TURN_MAX, bytes_max=TURN_BYTES_MAX)
+        requests = requests_of(group)
+        written, is_put = Group(), False
+        try:
+            if size <= TURN_BYTES_MAX:
+                log_bytes = log_bytes_max(len(requests), count, size)
+                # Whatever is wrong, the thread meets it, too.
+                with suppress(PenstockError):
+                    is_put = self._folder.try_put(requests, written, log_bytes=log_bytes)
+            if not is_put:
+                self._queue += group
+                return
+            answers = in_order(group, requests, written.answers)
+            if left := written.left:
+                late, group, answers = parted(group, answers, lambda one: one[0] in left)
+                self._queue += late
+            if group:
+                self._written.append((group, answers, written))
+        except BaseException:
+            self._written.append(([], [], written))  # What is in boxes is shown when it is synced.
+            refuse(group, OutcomeUnknown())
+            raise
 
     def _rouse(self) -> None:
         if self._thread is None:
@@ -83,37 +156,75 @@ class Postman(Service):
             pass  # It was rung for.
         if self._has_ended or self._thread is None:
             self._is_asleep = True
-            refuse_all(self._queue, HubClosed())
+            self._refuse_all()
 
     @property
     def waiting(self) -> int:
         """How many wait for the disk."""
-        return len(self._queue)
+        return len(self._queue) + sum(len(group) for group, _, _ in tuple(self._written))
 
     def stop(self, timeout_seconds: float | None = None) -> None:
         self._is_closed = True
         super().stop(timeout_seconds)
 
+    # The thread
+
     def run_once(self) -> float:
-        if not self._queue:
+        if not self._has_work:
             self._is_asleep = True
             # Whoever appended before seeing the flag is found by this second look.
-            if not self._queue and not self._stopping.is_set():
+            if not self._has_work and not self._stopping.is_set():
                 self._alarm.sleep()
         self._is_asleep = False
-        while self._queue:
+        while self._has_work:
             self._deliver()
         return 0.0
 
     def _on_stop(self) -> None:
-        while self._queue:
+        while self._has_work:
             self._deliver()
         self._has_ended = True
         self._is_asleep = True
+        self._refuse_all()
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._queue or self._written)
+
+    def _refuse_all(self) -> None:
+        """Those who came through the door while it was closing."""
         refuse_all(self._queue, HubClosed())
+        while self._written:
+            group, _, _ = self._written.popleft()
+            refuse(group, OutcomeUnknown())
 
     def _deliver(self) -> None:
-        """As much as one sync may wait for; at least one delivery."""
+        """What loops have written, and of the queue as much as one sync may wait for."""
+        rounds = [self._written.popleft() for _ in range(len(self._written))]
+        if self._queue:
+            self._is_writing = True
+            try:
+                rounds += self._write_some()
+            finally:
+                self._is_writing = False
+        if not rounds:
+            if self._held_until:
+                self._alarm.sleep(PAUSE_SECONDS_MAX)  # Nothing else is to be done.
+            return
+        group, answers, _ = rounds[0]
+        for some, their_answers, _ in rounds[1:]:
+            group, answers = group + some, answers + their_answers
+        try:
+            if self._is_waited_for:
+                self._folder.sync(*[written for _, _, written in rounds])
+            for _, _, written in rounds:
+                self._folder.show(written)
+        except Exception as error:  # noqa: BLE001 - every caller must be answered
+            self._fail(group, error)
+        else:
+            answer(group, answers)
+
+    def _write_some(self) -> list[Round]:
         group, count, size = take(self._queue, count_max=self._count_max, bytes_max=self._bytes_max)
         requests = requests_of(group)
         folder = self._folder
@@ -126,44 +237,34 @@ class Postman(Service):
                 log_bytes=log_bytes_max(len(requests), count, size),
                 patience_seconds=PATIENCE_SECONDS,
             )
-            if self._is_waited_for:
-                folder.sync(written)
-            folder.show(written)
         except Exception as error:  # noqa: BLE001 - every caller must be answered
-            self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))
-            for delivery in group:
-                self._held_until.pop(delivery[2], None)
-            refuse(group, error)
-            return
+            for _, _, waiting, _ in group:
+                self._held_until.pop(waiting, None)
+            self._fail(group, error)
+            return []
         answers = in_order(group, requests, written.answers)
-        if written.busy or self._held_until:
-            group, answers = self._without_busy(group, answers, written.busy)
-        answer(group, answers)
+        if written.left or self._held_until:
+            group, answers = self._hold(group, answers, written.left)
+        return [(group, answers, written)] if group or written.boxes else []
 
-    def _without_busy(
-        self, group: list[Delivery], answers: list[Answer], busy: set[str]
+    def _fail(self, group: list[Delivery], error: Exception) -> None:
+        self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))
+        refuse(group, error)
+
+    def _hold(
+        self, group: list[Delivery], answers: list[Answer], left: set[str]
     ) -> tuple[list[Delivery], list[Answer]]:
-        """Those whose box is held by another process come again, before all that came later."""
-        now = time.monotonic()
-        held: list[Delivery] = []
-        answered: list[Delivery] = []
-        kept: list[Answer] = []
-        left = iter(answers)
-        for delivery in group:
-            box, mails, waiting, _ = delivery
-            own = [next(left) for _ in mails]
-            if box in busy:
-                limit = now + self._settings.lock_timeout_seconds
-                if now < self._held_until.setdefault(waiting, limit):
-                    held.append(delivery)
-                    continue
-            self._held_until.pop(waiting, None)
-            answered.append(delivery)
-            kept += own
+        """Those whose box is held by another process come again, before all that came later, until
+        that has lasted too long."""
+        now, until = time.monotonic(), self._held_until
+        limit = now + self._settings.lock_timeout_seconds
+        held, answered, answers = parted(
+            group, answers, lambda one: one[0] in left and now < until.setdefault(one[2], limit)
+        )
+        for _, _, waiting, _ in answered:
+            until.pop(waiting, None)
         self._queue.extendleft(reversed(held))
-        if not answered:
-            self._alarm.sleep(PAUSE_SECONDS_MAX)  # Nothing else is to be done.
-        return answered, kept
+        return answered, answers
 
 
 class Janitor(Service):

@@ -12,12 +12,13 @@ from typing import Protocol
 import msgspec
 
 from penstock.clock import Micros
-from penstock.errors import PenstockError, QuotaExceeded
+from penstock.errors import PenstockError, QuotaExceeded, StoreBusy
 from penstock.mail import NewMail, Posted
 from penstock.mailboxes.box import Box
 from penstock.mailboxes.commit_log import WRITTEN, Segment, Write
 from penstock.mailboxes.disk import translated
 from penstock.mailboxes.journal import Journal
+from penstock.mailboxes.locking import BUSY
 from penstock.mailboxes.putting import put, undo
 from penstock.mailboxes.record import Type, encode_record
 from penstock.mailboxes.shelf import Entry, Gone, Shelf, Wipe
@@ -26,23 +27,27 @@ from penstock.mailboxes.state import Whole
 Request = tuple[str, list[NewMail]]
 """What is to be put into one box."""
 Answer = Posted | PenstockError
-PutOne = Callable[[Box, NewMail, Micros, Segment | None], Posted | None]
 MESSAGE, QUOTA = Type.MESSAGE, Type.QUOTA
 
 
-class Group(msgspec.Struct):
+class Group(msgspec.Struct, eq=False):
     """What was put together, and is not on disk yet."""
 
-    segment: Segment | None
+    segment: Segment | None = None
+    is_quick: bool = False
+    """What takes more than a few steps is left to others."""
     boxes: list[Box] = []
     answers: list[Answer] = []
     """One for each message, in the order of the requests."""
     puts: int = 0
     refused: int = 0
-    busy: set[str] = set()
-    """Boxes that another process holds."""
+    left: set[str] = set()
+    """Boxes into which nothing was put: another process holds them, or they take more steps."""
     discards: list[Gone | Wipe] = []
     """What may go when this is on disk."""
+
+
+PutOne = Callable[[Box, NewMail, Micros, Group | None], Posted | None]
 
 
 class Street(Shelf, Protocol):
@@ -64,9 +69,9 @@ def putting_into(street: Street) -> PutOne:
     journal, dirty = street.journal, street.dirty
     messages_max, file_messages_max = street.limits[:2]
 
-    def put_one(box: Box, mail: NewMail, now: Micros, segment: Segment | None) -> Posted | None:
-        """At the end of the box's file, and in the log. None if this message needs a closer look.
-        Under the box's lock."""
+    def put_one(box: Box, mail: NewMail, now: Micros, group: Group | None) -> Posted | None:
+        """At the end of the box's file, and in the log of its group, if it has one. None if this
+        message needs a closer look. Under the box's lock."""
         pending, offset = box.pending, box.write_byte
         if (
             box.looked_at != street.seen
@@ -94,14 +99,17 @@ def putting_into(street: Street) -> PutOne:
             pending.append(entry)
             if box.ids is not None:
                 box.ids[id] = seq
-            if segment is not None:
-                digest = box.digest
-                if (digest, file) not in journal.headed:
-                    journal.add_header(street, box, file, salt)
-                segment.add(WRITTEN, digest, file, salt, offset, data)
-                dirty[digest] = (box, (file, end, seq + 1))
-                if not box.hidden_from:
-                    box.hidden_from = seq
+            if group is not None:
+                # Before it is hidden: whoever shows the group finds it here.
+                group.boxes.append(box)
+                if (segment := group.segment) is not None:
+                    digest = box.digest
+                    if (digest, file) not in journal.headed:
+                        journal.add_header(street, box, file, salt)
+                    segment.added.append((WRITTEN, digest, file, salt, offset, data))
+                    dirty[digest] = (box, (file, end, seq + 1))
+                    if group not in box.hidden:
+                        box.hidden += (group, seq)
         except OSError:
             undo(box, street, [Write(box.digest, file, salt, offset, data)])
             raise
@@ -116,20 +124,27 @@ def putting_into(street: Street) -> PutOne:
 def put_each(street: Street, requests: list[Request], now: Micros, group: Group) -> None:
     """Under the locks of all these boxes, by whoever has looked and said that it is `changing`."""
     find, put_one = street.box, street.put_one
-    segment, boxes, answers = group.segment, group.boxes, group.answers
+    answers = group.answers
     for id, mails in requests:
         box = find(id)
         try:
-            posted = put_one(box, mails[0], now, segment) if len(mails) == 1 else None
+            posted = put_one(box, mails[0], now, group) if len(mails) == 1 else None
         except OSError as error:
             answers.append(translated(error))
             continue
-        if posted is None:
-            answers += _put_slowly(street, box, mails, now, group)
-        else:
+        if posted is not None:
             answers.append(posted)
-            boxes.append(box)
             group.puts += 1
+        elif group.is_quick:
+            leave(id, mails, group)
+        else:
+            answers += _put_slowly(street, box, mails, now, group)
+
+
+def leave(id: str, mails: list[NewMail], group: Group) -> None:
+    """Nothing is put into this box now."""
+    group.left.add(id)
+    group.answers += [StoreBusy(BUSY) for _ in mails]
 
 
 def _put_slowly(
@@ -151,15 +166,15 @@ def _put_slowly(
         return answers
     group.boxes.append(box)
     if group.segment is not None:
-        if not box.hidden_from and box.next_seq > first:
-            box.hidden_from = first
+        if box.next_seq > first:
+            box.hide(group, first)
         for write in writes:
             if write.offset:
                 street.journal.add_header(street, box, write.file, write.salt)
             else:
                 street.journal.headed.add((box.digest, write.file))
-            group.segment.add(
-                WRITTEN, write.digest, write.file, write.salt, write.offset, write.data
+            group.segment.added.append(
+                (WRITTEN, write.digest, write.file, write.salt, write.offset, write.data)
             )
         street.dirty[box.digest] = (box, (box.write_file, box.write_byte, box.next_seq))
     return answers
