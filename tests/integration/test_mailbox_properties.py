@@ -26,6 +26,7 @@ from penstock.mailboxes.state import last_state, parse_line
 from penstock.testing import FakeClock
 from tests.factories import hub_on
 from tests.integration.mailbox_desk import Desk, message_file, state_log
+from tests.waiting import wait_until
 
 QUOTA, FILE = 3, 4
 """As in the reference server's tests."""
@@ -441,6 +442,24 @@ def test_a_deleted_box_is_gone_and_its_numbers_go_on(hub: Hub) -> None:
     assert (box.peek(), box.size()) == (None, 0)
     assert box.put(b"2").seq == 2
     assert list(hub.mailboxes.list()) == ["x"]
+
+
+@pytest.mark.parametrize("durability", ["durable", "interval", "os"])
+def test_files_that_were_read_through_are_removed(
+    open_hub: Callable[..., Hub], path: Path, durability: str
+) -> None:
+    """M5, M9: also where nobody waits for the disk."""
+    hub = open_hub(
+        mailbox_durability=durability, mailbox_messages_max=3, mailbox_file_messages_max=4
+    )
+    box = hub.mailboxes.open("x")
+    for n in range(20):
+        box.put(n)
+        mail = box.peek()
+        assert mail is not None
+        box.ack(mail.id)
+    root = path.with_name(f"{path.name}.mailboxes")
+    wait_until(lambda: len(list(root.glob("boxes/**/messages.*"))) <= 2, "they are gone")
 
 
 def test_what_a_box_looks_like_is_told(open_hub: Callable[..., Hub], clock: FakeClock) -> None:

@@ -208,6 +208,12 @@ class Counter:
         for group in groups:
             self._upkeep.remove(group.discards)
 
+    def sync_later(self, *groups: Group) -> None:
+        """Whoever syncs next does it for these."""
+        with self._folder.mutex:
+            for group in groups:
+                self._upkeep.discards += group.discards
+
     def show(self, group: Group) -> None:
         """Those who wait may have it."""
         folder = self._folder

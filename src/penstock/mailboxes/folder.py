@@ -115,7 +115,7 @@ class Folder:
             opened.callback(self.arrivals.stop)
             counter = Counter(self, upkeep, self._changes, self._reserve)
             self.post, self.put, self.try_put = counter.post, counter.put, counter.try_put
-            self.sync, self.show = counter.sync, counter.show
+            self.sync, self.sync_later, self.show = counter.sync, counter.sync_later, counter.show
             self.put_one = putting_into(self)
             self.recovered = self.recover()
             opened.pop_all()

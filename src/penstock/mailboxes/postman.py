@@ -48,7 +48,8 @@ class Postman(Service):
         super().__init__(telemetry)
         self._folder = folder
         self._settings = settings
-        self._is_waited_for = settings.mailbox_durability == "durable"
+        is_waited_for = settings.mailbox_durability == "durable"
+        self._sync = folder.sync if is_waited_for else folder.sync_later
         self._gathered: dict[asyncio.AbstractEventLoop, deque[Delivery]] = {}
         """What was put in this turn of each loop. Used by the loop's thread alone."""
         self._written: deque[Round] = deque()
@@ -137,7 +138,7 @@ class Postman(Service):
             if left := written.left:
                 late, group, answers = parted(group, answers, lambda one: one[0] in left)
                 self._queue += late
-            if group:
+            if group or written.discards:
                 self._written.append((group, answers, written))
         except BaseException:
             self._written.append(([], [], written))  # What is in boxes is shown when it is synced.
@@ -215,8 +216,7 @@ class Postman(Service):
         for some, their_answers, _ in rounds[1:]:
             group, answers = group + some, answers + their_answers
         try:
-            if self._is_waited_for:
-                self._folder.sync(*[written for _, _, written in rounds])
+            self._sync(*[written for _, _, written in rounds])
             for _, _, written in rounds:
                 self._folder.show(written)
         except Exception as error:  # noqa: BLE001 - every caller must be answered
@@ -245,7 +245,7 @@ class Postman(Service):
         answers = in_order(group, requests, written.answers)
         if written.left or self._held_until:
             group, answers = self._hold(group, answers, written.left)
-        return [(group, answers, written)] if group or written.boxes else []
+        return [(group, answers, written)] if group or written.discards else []
 
     def _fail(self, group: list[Delivery], error: Exception) -> None:
         self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))
