@@ -264,10 +264,14 @@ def put_by_a_task(boxes: Boxes) -> None:
             posted = await boxes.world.hub.aio.mailboxes.open("box").put("x")
         boxes.accepted.append(posted.id)
 
+    # Not `asyncio.run`, whose own steps would be struck, too.
+    loop = asyncio.new_event_loop()
     try:
-        asyncio.run(put())
+        loop.run_until_complete(put())
     except (OutcomeUnknown, TimeoutError):
         return
+    finally:
+        loop.close()
 
 
 DURABILITIES = ["durable", "os"]

@@ -109,6 +109,7 @@ class Postman(Service):
         gathered = self._gathered.pop(loop, None)
         if not gathered:
             return
+        everybody = tuple(gathered)
         try:
             # What came before them goes first.
             if not self._queue and not self._is_writing:
@@ -117,7 +118,7 @@ class Postman(Service):
             if self._is_asleep:
                 self._rouse()
         except BaseException:
-            refuse(gathered, OutcomeUnknown())  # The thread was struck.
+            refuse(everybody, OutcomeUnknown())  # The thread was struck.
             raise
 
     def _try_write(self, gathered: deque[Delivery]) -> None:
@@ -142,7 +143,6 @@ class Postman(Service):
                 self._written.append((group, answers, written))
         except BaseException:
             self._written.append(([], [], written))  # What is in boxes is shown when it is synced.
-            refuse(group, OutcomeUnknown())
             raise
 
     def _rouse(self) -> None:
