@@ -59,7 +59,7 @@ async def test_the_loop_writes_and_another_thread_syncs(open_room: OpenRoom) -> 
     room = open_room(disk, mailbox_ack_ms=60_000)
     boxes = [open_box(room, f"box-{n}") for n in range(8)]
     await asyncio.gather(*(box.put("new") for box in boxes))
-    for some in (boxes, boxes[:1]):
+    for some in (boxes, boxes[:1], boxes[:1] * 5):
         disk.watch()
         await asyncio.gather(*(box.put("one more") for box in some))
         assert disk.writers == {me}
@@ -67,25 +67,35 @@ async def test_the_loop_writes_and_another_thread_syncs(open_room: OpenRoom) -> 
         assert me not in disk.syncers
 
 
-@pytest.mark.parametrize("how", ["new box", "large", "many", "known"])
+@pytest.mark.parametrize("how", ["new box", "new file", "large"])
 async def test_what_takes_longer_is_written_by_another_thread(
     open_room: OpenRoom, how: str
 ) -> None:
     """The loop's others do not wait for it."""
     disk, me = WatchedDisk(), threading.get_ident()
-    room = open_room(disk, mailbox_ack_ms=60_000, payload_bytes_max=2 * TURN_BYTES_MAX)
+    room = open_room(
+        disk,
+        mailbox_ack_ms=60_000,
+        payload_bytes_max=2 * TURN_BYTES_MAX,
+        mailbox_messages_max=8,
+        mailbox_file_messages_max=9,
+    )
     box = open_box(room, "box")
-    await box.put("first", id="first")
+    await box.put_many(range(8))
+    mails = await box.peek_many(8)
+    await box.ack(mails[-1].id, through=True)
+    await box.put("the last of this file")
     disk.watch()
     if how == "new box":
         await open_box(room, "another").put("x")
     elif how == "large":
         await box.put(os.urandom(TURN_BYTES_MAX + 1))
-    elif how == "many":
-        await box.put_many(["x", "y"])
     else:
-        assert not (await box.put("first", id="first")).is_new
+        await box.put("x")
     assert me not in disk.writers
+    disk.watch()
+    await box.put("y")
+    assert (how == "new file") == (me in disk.writers)
 
 
 async def test_more_than_a_turn_takes_is_put_in_order(open_room: OpenRoom) -> None:

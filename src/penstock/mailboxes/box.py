@@ -262,7 +262,9 @@ class Box:
     def show(self, group: object) -> None:
         """What this group has put is on disk."""
         hidden = self.hidden
-        if group in hidden:
+        if len(hidden) == 2 and hidden[0] is group:
+            self.hidden = ()
+        elif group in hidden:
             place = hidden.index(group)
             self.hidden = hidden[:place] + hidden[place + 2 :]
 

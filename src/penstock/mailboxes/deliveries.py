@@ -47,9 +47,9 @@ Delivery = tuple[str, list[NewMail], Waiting, bool]
 message and wants its answer itself, not a list."""
 
 
-Round = tuple[list[Delivery], list[Answer], Group]
-"""Deliveries that are in their boxes, the answer to each of their messages, and what is to be on
-disk before they are told."""
+Round = tuple[list[Delivery], list[Answer], Group, asyncio.AbstractEventLoop | None]
+"""Deliveries that are in their boxes, the answer to each of their messages, what is to be on disk
+before they are told, and the event loop that all of them are of, if they are of one."""
 
 
 def take(
@@ -143,6 +143,16 @@ def answer(group: Sequence[Delivery], answers: list[Answer]) -> None:
             continue  # The loop has ended, and its tasks with it.
 
 
+def answer_in(
+    loop: asyncio.AbstractEventLoop, group: Sequence[Delivery], answers: list[Answer]
+) -> None:
+    """As `answer`, where all are tasks of this loop, whose thread then does it."""
+    try:
+        loop.call_soon_threadsafe(_answer, group, answers)
+    except RuntimeError:
+        return
+
+
 def refuse(group: Iterable[Delivery], error: BaseException) -> None:
     for _, _, waiting, _ in group:
         if isinstance(waiting, Ticket):
@@ -163,6 +173,23 @@ def refuse_all(queue: deque[Delivery], error: BaseException) -> None:
         except IndexError:
             return
         refuse([late], error)
+
+
+def _answer(group: Sequence[Delivery], answers: list[Answer]) -> None:
+    start = 0
+    for _, mails, future, is_single in group:
+        assert not isinstance(future, Ticket)
+        if is_single:
+            result: Any = answers[start]
+            start += 1
+        else:
+            end = start + len(mails)
+            result = answers[start:end]
+            start = end
+        try:
+            future.set_result(result)
+        except asyncio.InvalidStateError:
+            continue  # Cancelled, or timed out.
 
 
 def _resolve(futures: list[asyncio.Future[Any]], results: list[Any]) -> None:

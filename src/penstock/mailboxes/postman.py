@@ -17,6 +17,7 @@ from penstock.mailboxes.deliveries import (
     Ticket,
     Waiting,
     answer,
+    answer_in,
     in_order,
     parted,
     refuse,
@@ -113,7 +114,7 @@ class Postman(Service):
         try:
             # What came before them goes first.
             if not self._queue and not self._is_writing:
-                self._try_write(gathered)
+                self._try_write(gathered, loop)
             self._queue += gathered
             if self._is_asleep:
                 self._rouse()
@@ -121,7 +122,7 @@ class Postman(Service):
             refuse(everybody, OutcomeUnknown())  # The thread was struck.
             raise
 
-    def _try_write(self, gathered: deque[Delivery]) -> None:
+    def _try_write(self, gathered: deque[Delivery], loop: asyncio.AbstractEventLoop) -> None:
         """Some of them, or none; what is too much for one turn is for the thread."""
         group, count, size = take(gathered, count_max=TURN_MAX, bytes_max=TURN_BYTES_MAX)
         requests = requests_of(group)
@@ -140,9 +141,10 @@ class Postman(Service):
                 late, group, answers = parted(group, answers, lambda one: one[0] in left)
                 self._queue += late
             if group or written.discards:
-                self._written.append((group, answers, written))
+                self._written.append((group, answers, written, loop))
         except BaseException:
-            self._written.append(([], [], written))  # What is in boxes is shown when it is synced.
+            # What is in boxes is shown when it is synced.
+            self._written.append(([], [], written, loop))
             raise
 
     def _rouse(self) -> None:
@@ -162,7 +164,7 @@ class Postman(Service):
     @property
     def waiting(self) -> int:
         """How many wait for the disk."""
-        return len(self._queue) + sum(len(group) for group, _, _ in tuple(self._written))
+        return len(self._queue) + sum(len(group) for group, _, _, _ in tuple(self._written))
 
     def stop(self, timeout_seconds: float | None = None) -> None:
         self._is_closed = True
@@ -196,7 +198,7 @@ class Postman(Service):
         """Those who came through the door while it was closing."""
         refuse_all(self._queue, HubClosed())
         while self._written:
-            group, _, _ = self._written.popleft()
+            group, _, _, _ = self._written.popleft()
             refuse(group, OutcomeUnknown())
 
     def _deliver(self) -> None:
@@ -212,17 +214,18 @@ class Postman(Service):
             if self._held_until:
                 self._alarm.sleep(PAUSE_SECONDS_MAX)  # Nothing else is to be done.
             return
-        group, answers, _ = rounds[0]
-        for some, their_answers, _ in rounds[1:]:
-            group, answers = group + some, answers + their_answers
         try:
-            self._sync(*[written for _, _, written in rounds])
-            for _, _, written in rounds:
+            self._sync(*[written for _, _, written, _ in rounds])
+            for _, _, written, _ in rounds:
                 self._folder.show(written)
         except Exception as error:  # noqa: BLE001 - every caller must be answered
-            self._fail(group, error)
-        else:
-            answer(group, answers)
+            self._fail([delivery for group, _, _, _ in rounds for delivery in group], error)
+            return
+        for group, answers, _, loop in rounds:
+            if loop is None:
+                answer(group, answers)
+            else:
+                answer_in(loop, group, answers)
 
     def _write_some(self) -> list[Round]:
         group, count, size = take(self._queue, count_max=self._count_max, bytes_max=self._bytes_max)
@@ -245,7 +248,7 @@ class Postman(Service):
         answers = in_order(group, requests, written.answers)
         if written.left or self._held_until:
             group, answers = self._hold(group, answers, written.left)
-        return [(group, answers, written)] if group or written.discards else []
+        return [(group, answers, written, None)] if group or written.discards else []
 
     def _fail(self, group: list[Delivery], error: Exception) -> None:
         self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))

@@ -135,10 +135,22 @@ def put_each(street: Street, requests: list[Request], now: Micros, group: Group)
         if posted is not None:
             answers.append(posted)
             group.puts += 1
-        elif group.is_quick:
+        elif group.is_quick and not _has_room(street, box, len(mails)):
             leave(id, mails, group)
         else:
             answers += _put_slowly(street, box, mails, now, group)
+
+
+def _has_room(street: Street, box: Box, count: int) -> bool:
+    """Whether so many fit into the file that it has, as far as is known without a look at it."""
+    return bool(
+        box.looked_at == street.seen
+        and box.write_byte
+        and not box.halted
+        and box.can_write
+        and len(box.pending) + count <= street.limits.messages_max
+        and box.write_msg + count <= street.limits.file_messages_max
+    )
 
 
 def leave(id: str, mails: list[NewMail], group: Group) -> None:
