@@ -34,6 +34,8 @@ class Sizes:
     """How much each measurement does."""
 
     runs: int
+    pairs: int
+    """Runs of what is held against a sync each: a disk's pace and a processor's change apart."""
     bursts: int
     sync_each: int
     many: int
@@ -44,9 +46,9 @@ class Sizes:
 
 
 MAILBOX_SIZES = {
-    "full": Sizes(3, 5, 2_000, 10_000, 100_000, 20_000),
-    "quick": Sizes(1, 2, 500, 2_000, 10_000, 5_000),
-    "tiny": Sizes(1, 1, 20, 70, 200, 200),
+    "full": Sizes(3, 15, 5, 2_000, 10_000, 100_000, 20_000),
+    "quick": Sizes(1, 1, 2, 500, 2_000, 10_000, 5_000),
+    "tiny": Sizes(1, 1, 1, 20, 70, 200, 200),
 }
 
 KEYS = (
@@ -148,22 +150,19 @@ def durable(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
         "bare": [],
         "floor": [],
     }
-    for _ in range(sizes.runs):
-        for name, boxes in (("each", PRODUCERS), ("one", 1), ("many", sizes.many)):
+    bursts, body = {"bursts": sizes.bursts}, {"body_bytes": len(BODY)}
+    works: dict[str, tuple[str, dict[str, int]]] = {
+        "each": ("mailboxes:put_durable", {"boxes": PRODUCERS} | bursts),
+        "bare": ("peers.files:sync_each", {"writes": sizes.sync_each} | body),
+        "one": ("mailboxes:put_durable", {"boxes": 1} | bursts),
+        "many": ("mailboxes:put_durable", {"boxes": sizes.many} | bursts),
+        "floor": ("peers.files:group_put", {"writes": sizes.writes} | body),
+    }
+    for number in range(sizes.pairs):
+        for name in works if number < sizes.runs else ("each", "bare"):
+            work, amount = works[name]
             with arena.fresh() as folder:
-                found = call(
-                    "bench.mailboxes:put_durable", folder, boxes=boxes, bursts=sizes.bursts
-                )
-                runs[name].append(found)
-        for name, peer, writes in (
-            ("bare", "sync_each", sizes.sync_each),
-            ("floor", "group_put", sizes.writes),
-        ):
-            with arena.fresh() as folder:
-                found = call(
-                    f"bench.peers.files:{peer}", folder, body_bytes=len(BODY), writes=writes
-                )
-                runs[name].append(found)
+                runs[name].append(call(f"bench.{work}", folder, **amount))
     for key, name in (
         ("put_durable_64_producers_per_s", "each"),
         ("put_durable_one_box_per_s", "one"),
@@ -181,7 +180,7 @@ def durable(arena: Arena, sizes: Sizes) -> Iterator[Figure]:
         ("bare_durable_put_per_s", "durable_per_second"),
     ):
         floor = [run[name] for run in runs["floor"]]
-        times = statistics.median(f / b for f, b in zip(floor, bare, strict=True))
+        times = statistics.median(f / b for f, b in zip(floor, bare[: len(floor)], strict=True))
         yield Figure.of(key, floor, f"{times:.1f} times a sync each")
     pairs = zip(runs["each"], bare, strict=True)
     yield Figure.of(
