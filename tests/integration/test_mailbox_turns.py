@@ -29,6 +29,15 @@ def open_box(room: Room, id: str) -> AsyncMailbox:
     return AsyncMailbox(lambda: room, id)  # type: ignore[arg-type, return-value]
 
 
+def open_alone(open_room: OpenRoom, disk: Disk, **settings: int) -> Room:
+    """Nobody syncs but the postman."""
+    room = open_room(disk, **settings)
+    assert room.mail.folder is not None
+    assert room.mail._janitor is not None
+    room.mail._janitor.stop(SOON)
+    return room
+
+
 class WatchedDisk(Disk):
     """Who writes and who syncs; a sync waits for as long as a test says."""
 
@@ -56,7 +65,7 @@ class WatchedDisk(Disk):
 
 async def test_the_loop_writes_and_another_thread_syncs(open_room: OpenRoom) -> None:
     disk, me = WatchedDisk(), threading.get_ident()
-    room = open_room(disk, mailbox_ack_ms=60_000)
+    room = open_alone(open_room, disk)
     boxes = [open_box(room, f"box-{n}") for n in range(8)]
     await asyncio.gather(*(box.put("new") for box in boxes))
     for some in (boxes, boxes[:1], boxes[:1] * 5):
@@ -73,9 +82,9 @@ async def test_what_takes_longer_is_written_by_another_thread(
 ) -> None:
     """The loop's others do not wait for it."""
     disk, me = WatchedDisk(), threading.get_ident()
-    room = open_room(
+    room = open_alone(
+        open_room,
         disk,
-        mailbox_ack_ms=60_000,
         payload_bytes_max=2 * TURN_BYTES_MAX,
         mailbox_messages_max=8,
         mailbox_file_messages_max=9,
@@ -184,7 +193,7 @@ async def test_what_is_put_while_others_are_synced_shows_when_it_is_synced_itsel
     open_room: OpenRoom,
 ) -> None:
     disk = WatchedDisk()
-    room = open_room(disk, mailbox_ack_ms=60_000)
+    room = open_alone(open_room, disk)
     box = open_box(room, "box")
     await box.put(0)
     disk.is_syncing.clear()
