@@ -250,6 +250,9 @@ class RecordedDisk(Disk):
         with self.machine.lock:
             self._sync("sync", self._paths[file], node=self._open[file])
 
+    def kernel_sync(self) -> None:
+        return None
+
     def sync_folder(self, path: str) -> None:
         self._call()
         action, self.on_sync = self.on_sync, None

@@ -59,6 +59,9 @@ class FastDisk(Disk):
     def sync(self, file: int) -> None:
         pass
 
+    def kernel_sync(self) -> None:
+        return None
+
     def sync_folder(self, path: str) -> None:
         pass
 

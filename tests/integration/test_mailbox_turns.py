@@ -58,12 +58,17 @@ class WatchedDisk(Disk):
         assert self.may_sync.wait(SOON)
         super().sync(file)
 
+    def kernel_sync(self) -> None:
+        return None
+
     def watch(self) -> None:
         self.writers.clear()
         self.syncers.clear()
 
 
-async def test_the_loop_writes_and_another_thread_syncs(open_room: OpenRoom) -> None:
+async def test_the_loop_writes_and_where_the_kernel_does_not_another_thread_syncs(
+    open_room: OpenRoom,
+) -> None:
     disk, me = WatchedDisk(), threading.get_ident()
     room = open_alone(open_room, disk)
     boxes = [open_box(room, f"box-{n}") for n in range(8)]

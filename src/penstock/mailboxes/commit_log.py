@@ -16,6 +16,7 @@ import msgspec
 from crc32c import crc32c
 
 from penstock.mailboxes.disk import Disk
+from penstock.mailboxes.kernel_sync import Done, KernelSync
 from penstock.mailboxes.record import DIGEST_SIZE
 
 MAGIC = b"PMCL"
@@ -73,7 +74,11 @@ class Segment:
         self.end = 0
         self.added: list[Added] = []
         """To be written with the next `write`."""
-        self._writes = self._synced_writes = 0
+        self.writes = 0
+        """How often something was written, in all."""
+        self.synced_writes = 0
+        """How many of these are on disk."""
+        self._other_file = -1
         self._allocated = 0
         self._zeroed = 0
         try:
@@ -129,20 +134,39 @@ class Segment:
             place += 4 + len(entry)
         self._disk.write(self._file, b"".join(parts), self.end)
         self.end = place
-        self._writes += 1
+        self.writes += 1
 
     def sync(self) -> None:
-        writes = self._writes
+        writes = self.writes
         self._disk.sync(self._file)
-        self._synced_writes = writes
+        self._note_synced(writes)
+
+    def begin_sync(self, kernel: KernelSync, done: Done) -> bool:
+        """As `sync`, by the kernel, which then calls `done`. False if that is not possible."""
+        if self._other_file < 0:
+            # Of those who sync one open file at the same time, only one is told that it failed.
+            self._other_file = self._disk.open(self.path, os.O_RDWR)
+        writes = self.writes
+
+        def note(error: OSError | None) -> None:
+            if error is None:
+                self._note_synced(writes)
+            done(error)
+
+        return kernel.begin(self._other_file, note)
+
+    def _note_synced(self, writes: int) -> None:
+        self.synced_writes = max(self.synced_writes, writes)
 
     @property
     def is_synced(self) -> bool:
         """Whether all that was written is on disk."""
-        return self._synced_writes == self._writes
+        return self.synced_writes >= self.writes
 
     def close(self) -> None:
         self._disk.close(self._file)
+        if self._other_file >= 0:
+            self._disk.close(self._other_file)
 
 
 def forget_segment(disk: Disk, path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.clock import Micros
@@ -14,7 +15,7 @@ from penstock.mailboxes.changes import Changes
 from penstock.mailboxes.commit_log import Segment
 from penstock.mailboxes.disk import translated
 from penstock.mailboxes.reserve import Reserve
-from penstock.mailboxes.round import Group, Request, leave, put_each
+from penstock.mailboxes.round import Group, Request, leave, note_each, note_one, put_each
 
 if TYPE_CHECKING:
     from penstock.mailboxes.folder import Folder
@@ -47,7 +48,9 @@ class Counter:
                     return None
                 folder.look_around()
                 changes.begin()
-                posted = folder.put_one(box, mail, folder.now(), None)
+                now = folder.now()
+                written = folder.write_one(box, mail, now)
+                posted = None if written is None else note_one(written, now)
                 locks.release(number)
             except BaseException as error:
                 locks.release(number)
@@ -63,7 +66,7 @@ class Counter:
 
     def put(
         self,
-        requests: list[Request],
+        requests: Sequence[Request],
         *,
         is_logged: bool,
         log_bytes: int | None = None,
@@ -88,50 +91,79 @@ class Counter:
             self._put(requests, group, ends_at)
             return group
 
-    def try_put(self, requests: list[Request], group: Group, *, log_bytes: int) -> bool:
+    def try_put(
+        self,
+        requests: Sequence[Request],
+        group: Group,
+        *,
+        log_bytes: int,
+        begin_sync: Callable[[Segment], None],
+    ) -> bool:
         """As `put`, with a log, by one who must not wait: an event loop. False if it would have to.
 
         Boxes that take more than a few steps, or that others hold, are in `left`. The group is the
-        caller's, who has it also when its thread is struck.
+        caller's, who has it also when its thread is struck. What is to be synced is told as soon
+        as it is in the log.
         """
+        self._folder.check_outside()
+        return self._without_waiting(lambda: self._try_put(requests, group, log_bytes, begin_sync))
+
+    def _without_waiting(self, do: Callable[[], bool]) -> bool:
+        """Under the mutex, if that is free; else False."""
         folder, mutex = self._folder, self._folder.mutex
-        folder.check_outside()
-        is_put = False
+        is_done = False
         try:
             if mutex.acquire(blocking=False):
-                is_put = self._try_put(requests, group, log_bytes)
+                is_done = do()
                 mutex.release()
         except BaseException:
             # Also of a thread that is struck while it takes the mutex, or gives it back.
             if folder.is_inside:
                 mutex.release()
             raise
-        return is_put
+        return is_done
 
-    def _try_put(self, requests: list[Request], group: Group, log_bytes: int) -> bool:
+    def _try_put(
+        self,
+        requests: Sequence[Request],
+        group: Group,
+        log_bytes: int,
+        begin_sync: Callable[[Segment], None],
+    ) -> bool:
         folder, segment = self._folder, self._folder.journal.segment
         if segment is None or folder.is_log_overfull or self._changes.is_low:
             return False
         folder.check()
         self._check_space(segment, requests, log_bytes)
         group.segment, group.is_quick = segment, True
-        self._put(requests, group, ends_at=0.0)
+        self._put(requests, group, 0.0, begin_sync)
         return True
 
-    def _put(self, requests: list[Request], group: Group, ends_at: float) -> None:
+    def _put(
+        self,
+        requests: Sequence[Request],
+        group: Group,
+        ends_at: float,
+        begin_sync: Callable[[Segment], None] | None = None,
+    ) -> None:
         now = self._folder.now()
         try:
             if len(requests) < LOCK_ALL_FROM or not self._put_at_once(requests, now, group):
                 self._put_in_turn(requests, now, group, ends_at)
             if group.segment is not None:
                 self._log(group.segment, group)
+                if begin_sync is not None and group.boxes:
+                    begin_sync(group.segment)
+            note_each(self._folder, now, group)
         except BaseException:
             # Nobody waits for it to be on disk any more. Others see it anyway.
             for box in group.boxes:
                 box.show(group)
+            for _, written in group.unnoted:
+                written[0].forget()
             raise
 
-    def _put_at_once(self, requests: list[Request], now: Micros, group: Group) -> bool:
+    def _put_at_once(self, requests: Sequence[Request], now: Micros, group: Group) -> bool:
         """False if others are using some of the boxes."""
         folder = self._folder
         try:
@@ -147,16 +179,12 @@ class Counter:
         return True
 
     def _put_in_turn(
-        self,
-        requests: list[Request],
-        now: Micros,
-        group: Group,
-        ends_at: float,
+        self, requests: Sequence[Request], now: Micros, group: Group, ends_at: float
     ) -> None:
         """One box after the other: others are using some of them."""
         folder = self._folder
         for request in requests:
-            id, mails = request
+            id, mails = request[0], request[1]
             number = folder.box(id).number
             try:
                 if not folder.locks.take(number, ends_at):
@@ -171,7 +199,7 @@ class Counter:
                 raise
 
     def _check_space(
-        self, segment: Segment | None, requests: list[Request], log_bytes: int | None
+        self, segment: Segment | None, requests: Sequence[Request], log_bytes: int | None
     ) -> None:
         """Nothing is put where it would not fit into the log, or take the last space of all."""
         try:
@@ -188,20 +216,21 @@ class Counter:
             # There was space for it. What is in the boxes may be read and written behind by now.
             self._folder.fail(error)
             raise MailboxesFailed from error
-        # What was read is in the log: once that is synced, its files may go.
-        group.discards, self._upkeep.discards = self._upkeep.discards, []
+        group.write = segment.writes
+        if not group.is_quick:
+            # What was read is in the log: once that is synced, its files may go.
+            group.discards, self._upkeep.discards = self._upkeep.discards, []
 
     def sync(self, *groups: Group) -> None:
         """Returns when these are on disk."""
-        segments = dict.fromkeys(group.segment for group in groups)
-        if segments.keys() != {None}:
+        if not all(group.is_synced for group in groups):
             # One at a time: of those who sync a file together, only one is told that it failed.
             with self._syncing:
                 self._folder.check_failure()
                 try:
-                    for segment in segments:
-                        if segment is not None:
-                            segment.sync()
+                    for group in groups:
+                        if not group.is_synced and group.segment is not None:
+                            group.segment.sync()
                 except OSError as error:
                     self._folder.fail(error)
                     raise MailboxesFailed from error
@@ -216,14 +245,30 @@ class Counter:
 
     def show(self, group: Group) -> None:
         """Those who wait may have it."""
-        folder = self._folder
-        with folder.mutex:
-            folder.tally.puts += group.puts
-            folder.tally.refused += group.refused
-            for box in group.boxes:
-                box.show(group)
+        with self._folder.mutex:
+            self._show(group)
+        self._tell(group)
+
+    def try_show(self, group: Group) -> bool:
+        """By one who must not wait. False if it would have to."""
+        if not self._without_waiting(lambda: self._show(group)):
+            return False
+        self._tell(group)
+        return True
+
+    def _show(self, group: Group) -> bool:
+        """Once more does no harm."""
+        tally = self._folder.tally
+        tally.puts += group.puts
+        tally.refused += group.refused
+        group.puts = group.refused = 0
+        for box in group.boxes:
+            box.show(group)
+        return True
+
+    def _tell(self, group: Group) -> None:
         if group.boxes:
-            folder.arrivals.tell(box.number for box in group.boxes)
+            self._folder.arrivals.tell(box.number for box in group.boxes)
 
 
 def log_bytes_max(requests: int, mails: int, size: int) -> int:
@@ -231,7 +276,7 @@ def log_bytes_max(requests: int, mails: int, size: int) -> int:
     return LOG_BYTES_PER_REQUEST * requests + LOG_BYTES_PER_MAIL * mails + size
 
 
-def _log_bytes(requests: list[Request]) -> int:
-    mails = [mail for _, some in requests for mail in some]
+def _log_bytes(requests: Sequence[Request]) -> int:
+    mails = [mail for request in requests for mail in request[1]]
     size = sum([len(mail.body) + len(mail.attributes) for mail in mails])
     return log_bytes_max(len(requests), len(mails), size)

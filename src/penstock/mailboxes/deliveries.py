@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from penstock.callers import held_lock
 from penstock.errors import WriteTimeout
 from penstock.mail import NewMail
@@ -47,9 +49,42 @@ Delivery = tuple[str, list[NewMail], Waiting, bool]
 message and wants its answer itself, not a list."""
 
 
-Round = tuple[list[Delivery], list[Answer], Group, asyncio.AbstractEventLoop | None]
-"""Deliveries that are in their boxes, the answer to each of their messages, what is to be on disk
-before they are told, and the event loop that all of them are of, if they are of one."""
+class Round(msgspec.Struct, eq=False):
+    """Deliveries that are in their boxes."""
+
+    deliveries: Sequence[Delivery]
+    answers: list[Answer]
+    """One for each of their messages."""
+    group: Group
+    """What is to be on disk before they are told."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """The event loop that all of them are of, if they are of one."""
+
+    def answer(self) -> None:
+        if self.loop is None:
+            answer(self.deliveries, self.answers)
+            return
+        try:
+            self.loop.call_soon_threadsafe(self.answer_here)
+        except RuntimeError:
+            return  # The loop has ended, and its tasks with it.
+
+    def answer_here(self) -> None:
+        """On the loop that all are of."""
+        answers, start = self.answers, 0
+        for _, mails, future, is_single in self.deliveries:
+            assert not isinstance(future, Ticket)
+            if is_single:
+                result: Any = answers[start]
+                start += 1
+            else:
+                end = start + len(mails)
+                result = answers[start:end]
+                start = end
+            try:
+                future.set_result(result)
+            except asyncio.InvalidStateError:
+                continue  # Cancelled, or timed out.
 
 
 def take(
@@ -74,27 +109,25 @@ def take(
     return taken, count, size
 
 
-def requests_of(group: Sequence[Delivery]) -> list[Request]:
+def requests_of(group: Sequence[Delivery]) -> Sequence[Request]:
     """One for each box."""
-    requests = [delivery[:2] for delivery in group]
-    boxes = dict(requests)
-    if len(boxes) == len(requests):
-        return requests
+    boxes: dict[str, list[NewMail]] = {delivery[0]: [] for delivery in group}
+    if len(boxes) == len(group):
+        return group
     # Lists of their own: these are their callers'.
-    boxes = {box: [] for box in boxes}
-    for box, mails in requests:
+    for box, mails, _, _ in group:
         boxes[box] += mails
     return list(boxes.items())
 
 
 def in_order(
-    group: Sequence[Delivery], requests: list[Request], answers: list[Answer]
+    group: Sequence[Delivery], requests: Sequence[Request], answers: list[Answer]
 ) -> list[Answer]:
     """The answers to requests, one for each message, in the order of the deliveries."""
     if len(group) == len(requests):
         return answers
     left = iter(answers)
-    of_box = {box: iter([next(left) for _ in mails]) for box, mails in requests}
+    of_box = {box: iter([next(left) for _ in mails]) for box, mails, *_ in requests}
     return [next(of_box[box]) for box, mails, _, _ in group for _ in mails]
 
 
@@ -143,16 +176,6 @@ def answer(group: Sequence[Delivery], answers: list[Answer]) -> None:
             continue  # The loop has ended, and its tasks with it.
 
 
-def answer_in(
-    loop: asyncio.AbstractEventLoop, group: Sequence[Delivery], answers: list[Answer]
-) -> None:
-    """As `answer`, where all are tasks of this loop, whose thread then does it."""
-    try:
-        loop.call_soon_threadsafe(_answer, group, answers)
-    except RuntimeError:
-        return
-
-
 def refuse(group: Iterable[Delivery], error: BaseException) -> None:
     for _, _, waiting, _ in group:
         if isinstance(waiting, Ticket):
@@ -173,23 +196,6 @@ def refuse_all(queue: deque[Delivery], error: BaseException) -> None:
         except IndexError:
             return
         refuse([late], error)
-
-
-def _answer(group: Sequence[Delivery], answers: list[Answer]) -> None:
-    start = 0
-    for _, mails, future, is_single in group:
-        assert not isinstance(future, Ticket)
-        if is_single:
-            result: Any = answers[start]
-            start += 1
-        else:
-            end = start + len(mails)
-            result = answers[start:end]
-            start = end
-        try:
-            future.set_result(result)
-        except asyncio.InvalidStateError:
-            continue  # Cancelled, or timed out.
 
 
 def _resolve(futures: list[asyncio.Future[Any]], results: list[Any]) -> None:

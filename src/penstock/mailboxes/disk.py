@@ -15,6 +15,7 @@ import time
 
 from penstock.clock import Micros
 from penstock.errors import PenstockError, StoreError, StoreFull
+from penstock.mailboxes.kernel_sync import KernelSync
 
 _pack_lock = struct.Struct("hhqqi4x").pack
 _UNLOCKED = fcntl.F_UNLCK
@@ -86,6 +87,13 @@ class Disk:
     def sync(self, file: int) -> None:
         """Data, and of the metadata what is needed to find it."""
         os.fdatasync(file)
+
+    def kernel_sync(self) -> KernelSync | None:
+        """Who does the same beside an event loop, without a thread; None if nobody does."""
+        try:
+            return KernelSync()
+        except OSError:
+            return None
 
     def sync_folder(self, path: str) -> None:
         """Names that came, went or changed in it."""

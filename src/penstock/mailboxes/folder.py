@@ -45,7 +45,7 @@ from penstock.mailboxes.locking import (
 from penstock.mailboxes.record import ATTRIBUTES_BYTES_MAX, OVERHEAD
 from penstock.mailboxes.recovery import load
 from penstock.mailboxes.reserve import Reserve
-from penstock.mailboxes.round import putting_into
+from penstock.mailboxes.round import writing_to
 from penstock.mailboxes.salvage import forget_logs, recover
 from penstock.mailboxes.shelf import Limits, Scrub
 from penstock.mailboxes.upkeep import Upkeep
@@ -115,8 +115,9 @@ class Folder:
             opened.callback(self.arrivals.stop)
             counter = Counter(self, upkeep, self._changes, self._reserve)
             self.post, self.put, self.try_put = counter.post, counter.put, counter.try_put
-            self.sync, self.sync_later, self.show = counter.sync, counter.sync_later, counter.show
-            self.put_one = putting_into(self)
+            self.sync, self.sync_later = counter.sync, counter.sync_later
+            self.show, self.try_show = counter.show, counter.try_show
+            self.write_one = writing_to(self)
             self.recovered = self.recover()
             opened.pop_all()
 

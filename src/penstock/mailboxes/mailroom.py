@@ -83,7 +83,7 @@ class MailRoom:
                     ) from error
                 raise translated(error) from error
             self._postman = Postman(folder, self._settings, self._telemetry)
-            self._janitor = Janitor(folder, self._settings, self._telemetry)
+            self._janitor = Janitor(folder, self._postman, self._settings, self._telemetry)
             self._expirer = Expirer(folder, self._settings, self._telemetry)
             self._folder = folder
             if self._settings.mailbox_durability != "os":
@@ -107,4 +107,6 @@ class MailRoom:
     def abandon(self) -> None:
         """In a forked child."""
         if self._folder is not None:
+            assert self._postman is not None
+            self._postman.abandon()
             self._folder.abandon()

@@ -10,14 +10,13 @@ from typing import Final
 
 from penstock.errors import HubClosed, OutcomeUnknown, PenstockError, QueueFull
 from penstock.mail import NewMail
+from penstock.mailboxes.commit_log import Segment
 from penstock.mailboxes.counter import log_bytes_max
 from penstock.mailboxes.deliveries import (
     Delivery,
     Round,
     Ticket,
     Waiting,
-    answer,
-    answer_in,
     in_order,
     parted,
     refuse,
@@ -26,6 +25,7 @@ from penstock.mailboxes.deliveries import (
     take,
 )
 from penstock.mailboxes.folder import Folder
+from penstock.mailboxes.kernel_sync import KernelSync
 from penstock.mailboxes.locking import PATIENCE_SECONDS, PAUSE_SECONDS_MAX
 from penstock.mailboxes.round import Answer, Group
 from penstock.service import Service
@@ -40,7 +40,8 @@ TURN_BYTES_MAX: Final = 256 * 1024
 class Postman(Service):
     """Threads hand their deliveries to its thread, which writes and syncs them. What the tasks of
     an event loop put in one of its turns is written by the loop's own thread, as far as that takes
-    no waiting, so that it does not go from one core to another; the postman's only syncs it.
+    no waiting, so that it does not go from one core to another. The kernel syncs it beside the
+    loop; where it does not, or somebody would have to be waited for, the postman's thread does.
     """
 
     name = "postman"
@@ -49,12 +50,15 @@ class Postman(Service):
         super().__init__(telemetry)
         self._folder = folder
         self._settings = settings
-        is_waited_for = settings.mailbox_durability == "durable"
-        self._sync = folder.sync if is_waited_for else folder.sync_later
+        self._is_waited_for = settings.mailbox_durability == "durable"
+        self._sync = folder.sync if self._is_waited_for else folder.sync_later
+        self._kernel_syncs: dict[asyncio.AbstractEventLoop, KernelSync | None] = {}
+        """Who syncs beside each loop. None: the thread."""
         self._gathered: dict[asyncio.AbstractEventLoop, deque[Delivery]] = {}
         """What was put in this turn of each loop. Used by the loop's thread alone."""
         self._written: deque[Round] = deque()
-        """What loops have written, and is to be synced."""
+        """What loops have written, and is to be synced. Whoever removes a round answers it."""
+        self._seen_written: Round | None = None
         self._queue: deque[Delivery] = deque()
         """What is to be written and synced."""
         self._is_writing = False
@@ -116,11 +120,18 @@ class Postman(Service):
             if not self._queue and not self._is_writing:
                 self._try_write(gathered, loop)
             self._queue += gathered
-            if self._is_asleep:
-                self._rouse()
+            self._go_on(loop)
         except BaseException:
             refuse(everybody, OutcomeUnknown())  # The thread was struck.
             raise
+
+    def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See to it that what waits is written and synced."""
+        if not self._is_asleep or not self._has_work:
+            return
+        kernel = self._kernel_syncs.get(loop)
+        if self._queue or self._has_ended or kernel is None or not kernel.is_busy:
+            self._rouse()
 
     def _try_write(self, gathered: deque[Delivery], loop: asyncio.AbstractEventLoop) -> None:
         """Some of them, or none; what is too much for one turn is for the thread."""
@@ -132,7 +143,12 @@ class Postman(Service):
                 log_bytes = log_bytes_max(len(requests), count, size)
                 # Whatever is wrong, the thread meets it, too.
                 with suppress(PenstockError):
-                    is_put = self._folder.try_put(requests, written, log_bytes=log_bytes)
+                    is_put = self._folder.try_put(
+                        requests,
+                        written,
+                        log_bytes=log_bytes,
+                        begin_sync=lambda segment: self._begin_sync(segment, loop),
+                    )
             if not is_put:
                 self._queue += group
                 return
@@ -140,12 +156,85 @@ class Postman(Service):
             if left := written.left:
                 late, group, answers = parted(group, answers, lambda one: one[0] in left)
                 self._queue += late
-            if group or written.discards:
-                self._written.append((group, answers, written, loop))
+            if group:
+                self._written.append(Round(group, answers, written, loop))
         except BaseException:
             # What is in boxes is shown when it is synced.
-            self._written.append(([], [], written, loop))
+            self._written.append(Round([], [], written))
             raise
+
+    # Syncing beside a loop
+
+    def _begin_sync(self, segment: Segment, loop: asyncio.AbstractEventLoop) -> None:
+        """By the kernel, if it does that, and the thread is not about to."""
+        if not self._is_waited_for or not self._is_asleep:
+            return
+        try:
+            kernel = self._kernel_syncs[loop]
+        except KeyError:
+            kernel = self._kernel_syncs[loop] = self._kernel_sync_for(loop)
+        if kernel is None or kernel.is_busy:
+            return
+        # Else the thread meets what is wrong.
+        with suppress(OSError):
+            segment.begin_sync(kernel, lambda error: self._synced(error, loop))
+
+    def _kernel_sync_for(self, loop: asyncio.AbstractEventLoop) -> KernelSync | None:
+        """That of a loop that has ended, or a new one: to end one takes long."""
+        found: KernelSync | None = None
+        for other in [other for other in tuple(self._kernel_syncs) if other.is_closed()]:
+            kernel = self._kernel_syncs.pop(other, None)
+            if kernel is None:
+                continue
+            if found is None and not kernel.is_busy:
+                found = kernel
+            else:
+                kernel.leave(other)
+        found = found or self._folder.disk.kernel_sync()
+        if found is None:
+            return None
+        try:
+            found.join(loop)
+        except NotImplementedError:
+            found.leave(loop)  # There are loops that cannot wait for files.
+            return None
+        return found
+
+    def _synced(self, error: OSError | None, loop: asyncio.AbstractEventLoop) -> None:
+        """On the loop. Whatever would take waiting is left to the thread; and what is done twice,
+        by both of them, does no harm."""
+        if error is not None:
+            self._folder.fail(error)
+            self._rouse()
+            return
+        while (round := self._first_written) is not None:
+            if not round.group.is_synced:
+                assert round.group.segment is not None
+                self._begin_sync(round.group.segment, loop)
+                break
+            if not self._folder.try_show(round.group):
+                break
+            if round.loop is loop:
+                round.answer_here()
+            else:
+                round.answer()
+            with suppress(ValueError):
+                self._written.remove(round)
+        self._go_on(loop)
+
+    @property
+    def _first_written(self) -> Round | None:
+        try:
+            return self._written[0]
+        except IndexError:
+            return None
+
+    def rescue(self) -> None:
+        """Now and then: a loop that has ended, or is kept busy, answers nobody."""
+        first = self._first_written
+        if first is not None and first is self._seen_written and self._is_asleep:
+            self._rouse()
+        self._seen_written = first
 
     def _rouse(self) -> None:
         if self._thread is None:
@@ -164,11 +253,21 @@ class Postman(Service):
     @property
     def waiting(self) -> int:
         """How many wait for the disk."""
-        return len(self._queue) + sum(len(group) for group, _, _, _ in tuple(self._written))
+        return len(self._queue) + sum(len(round.deliveries) for round in tuple(self._written))
 
     def stop(self, timeout_seconds: float | None = None) -> None:
         self._is_closed = True
         super().stop(timeout_seconds)
+        while self._kernel_syncs:
+            loop, kernel = self._kernel_syncs.popitem()
+            if kernel is not None:
+                kernel.leave(loop)
+
+    def abandon(self) -> None:
+        """In a forked child."""
+        for kernel in self._kernel_syncs.values():
+            if kernel is not None:
+                kernel.abandon()
 
     # The thread
 
@@ -197,13 +296,20 @@ class Postman(Service):
     def _refuse_all(self) -> None:
         """Those who came through the door while it was closing."""
         refuse_all(self._queue, HubClosed())
-        while self._written:
-            group, _, _, _ = self._written.popleft()
-            refuse(group, OutcomeUnknown())
+        for round in self._take_written():
+            refuse(round.deliveries, OutcomeUnknown())
+
+    def _take_written(self) -> list[Round]:
+        rounds: list[Round] = []
+        while True:
+            try:
+                rounds.append(self._written.popleft())
+            except IndexError:
+                return rounds
 
     def _deliver(self) -> None:
         """What loops have written, and of the queue as much as one sync may wait for."""
-        rounds = [self._written.popleft() for _ in range(len(self._written))]
+        rounds = self._take_written()
         if self._queue:
             self._is_writing = True
             try:
@@ -215,17 +321,14 @@ class Postman(Service):
                 self._alarm.sleep(PAUSE_SECONDS_MAX)  # Nothing else is to be done.
             return
         try:
-            self._sync(*[written for _, _, written, _ in rounds])
-            for _, _, written, _ in rounds:
-                self._folder.show(written)
+            self._sync(*[round.group for round in rounds])
+            for round in rounds:
+                self._folder.show(round.group)
         except Exception as error:  # noqa: BLE001 - every caller must be answered
-            self._fail([delivery for group, _, _, _ in rounds for delivery in group], error)
+            self._fail([delivery for round in rounds for delivery in round.deliveries], error)
             return
-        for group, answers, _, loop in rounds:
-            if loop is None:
-                answer(group, answers)
-            else:
-                answer_in(loop, group, answers)
+        for round in rounds:
+            round.answer()
 
     def _write_some(self) -> list[Round]:
         group, count, size = take(self._queue, count_max=self._count_max, bytes_max=self._bytes_max)
@@ -248,7 +351,7 @@ class Postman(Service):
         answers = in_order(group, requests, written.answers)
         if written.left or self._held_until:
             group, answers = self._hold(group, answers, written.left)
-        return [(group, answers, written, None)] if group or written.discards else []
+        return [Round(group, answers, written)] if group or written.discards else []
 
     def _fail(self, group: list[Delivery], error: Exception) -> None:
         self._telemetry.emit("commit_failed", operations=len(group), error=repr(error))
@@ -271,13 +374,16 @@ class Postman(Service):
 
 
 class Janitor(Service):
-    """Syncs acknowledgements soon, and the boxes now and then."""
+    """Syncs acknowledgements soon, and the boxes now and then; sees that no put is forgotten."""
 
     name = "janitor"
 
-    def __init__(self, folder: Folder, settings: Settings, telemetry: Telemetry) -> None:
+    def __init__(
+        self, folder: Folder, postman: Postman, settings: Settings, telemetry: Telemetry
+    ) -> None:
         super().__init__(telemetry)
         self._folder = folder
+        self._postman = postman
         is_timed = settings.mailbox_durability == "interval"
         limit = settings.mailbox_interval_ms if is_timed else settings.mailbox_ack_ms
         self._interval = min(limit, settings.mailbox_ack_ms) / 1000
@@ -285,6 +391,7 @@ class Janitor(Service):
         self._waited = 0.0
 
     def run_once(self) -> float:
+        self._postman.rescue()
         self._folder.flush()
         self._waited += self._interval
         if self._waited >= self._checkpoint_seconds or self._folder.is_log_full:

@@ -6,7 +6,7 @@ many; whatever needs a closer look goes the long way, through `put`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -24,10 +24,14 @@ from penstock.mailboxes.record import Type, encode_record
 from penstock.mailboxes.shelf import Entry, Gone, Shelf, Wipe
 from penstock.mailboxes.state import Whole
 
-Request = tuple[str, list[NewMail]]
-"""What is to be put into one box."""
+Request = tuple[str, list[NewMail], *tuple[object, ...]]
+"""What is to be put into one box, and what is nobody's business here."""
 Answer = Posted | PenstockError
 MESSAGE, QUOTA = Type.MESSAGE, Type.QUOTA
+Written = tuple[Box, str, int, int, int, bytes]
+"""A message that is in its box's file: the box, its id and number, the file, where, its bytes."""
+UNNOTED: Answer = StoreBusy(BUSY)
+"""In place of the answer to it, until the box knows it."""
 
 
 class Group(msgspec.Struct, eq=False):
@@ -41,13 +45,21 @@ class Group(msgspec.Struct, eq=False):
     """One for each message, in the order of the requests."""
     puts: int = 0
     refused: int = 0
+    unnoted: list[tuple[int, Written]] = []
+    """What is in files and not in boxes yet, each with the place of its answer."""
+    write: int = 0
+    """Its number among the segment's writes."""
     left: set[str] = set()
     """Boxes into which nothing was put: another process holds them, or they take more steps."""
     discards: list[Gone | Wipe] = []
     """What may go when this is on disk."""
 
+    @property
+    def is_synced(self) -> bool:
+        return self.segment is None or self.segment.synced_writes >= self.write
 
-PutOne = Callable[[Box, NewMail, Micros, Group | None], Posted | None]
+
+WriteOne = Callable[[Box, NewMail, Micros], Written | None]
 
 
 class Street(Shelf, Protocol):
@@ -58,20 +70,19 @@ class Street(Shelf, Protocol):
     """Boxes that are not synced."""
 
     @property
-    def put_one(self) -> PutOne: ...
+    def write_one(self) -> WriteOne: ...
     def box(self, id: str) -> Box: ...
 
 
-def putting_into(street: Street) -> PutOne:
+def writing_to(street: Street) -> WriteOne:
     """Made once for a street: what it does is done for each message, and what it needs for that
     is at hand."""
     write, open_file = street.disk.write, street.files.get
-    journal, dirty = street.journal, street.dirty
     messages_max, file_messages_max = street.limits[:2]
 
-    def put_one(box: Box, mail: NewMail, now: Micros, group: Group | None) -> Posted | None:
-        """At the end of the box's file, and in the log of its group, if it has one. None if this
-        message needs a closer look. Under the box's lock."""
+    def write_one(box: Box, mail: NewMail, now: Micros) -> Written | None:
+        """At the end of the box's file. None if this message needs a closer look. Under the box's
+        lock, and the mutex until it is noted, too."""
         pending, offset = box.pending, box.write_byte
         if (
             box.looked_at != street.seen
@@ -83,62 +94,92 @@ def putting_into(street: Street) -> PutOne:
             or (not mail.is_original and box.known(mail.id))
         ):
             return None
-        id, seq, file, salt = mail.id, box.next_seq, box.write_file, box.salt
-        attributes, body, encoding = mail.attributes, mail.body, mail.encoding
+        id, seq, salt = mail.id, box.next_seq, box.salt
         data = encode_record(
-            MESSAGE, seq, now, salt, offset, id.encode(), attributes, body, encoding
+            MESSAGE, seq, now, salt, offset, id.encode(), mail.attributes, mail.body, mail.encoding
         )
-        end = offset + len(data)
-        posted = Posted(id, seq, not pending)
-        entry = Entry(seq, file, offset, len(data), id, now, MESSAGE, seq)
         try:
             write(open_file(box.write_path or box.find_write_path()), data, offset)
-            box.write_byte = end
-            box.next_seq = seq + 1
-            box.write_msg += 1
-            pending.append(entry)
-            if box.ids is not None:
-                box.ids[id] = seq
-            if group is not None:
-                # Before it is hidden: whoever shows the group finds it here.
-                group.boxes.append(box)
-                if (segment := group.segment) is not None:
-                    digest = box.digest
-                    if (digest, file) not in journal.headed:
-                        journal.add_header(street, box, file, salt)
-                    segment.added.append((WRITTEN, digest, file, salt, offset, data))
-                    dirty[digest] = (box, (file, end, seq + 1))
-                    if group not in box.hidden:
-                        box.hidden += (group, seq)
         except OSError:
-            undo(box, street, [Write(box.digest, file, salt, offset, data)])
+            undo(box, street, [Write(box.digest, box.write_file, salt, offset, data)])
             raise
         except BaseException:
             box.forget()  # The thread was struck, and others may have seen the message.
             raise
-        return posted
+        return box, id, seq, box.write_file, offset, data
 
-    return put_one
+    return write_one
 
 
-def put_each(street: Street, requests: list[Request], now: Micros, group: Group) -> None:
-    """Under the locks of all these boxes, by whoever has looked and said that it is `changing`."""
-    find, put_one = street.box, street.put_one
-    answers = group.answers
-    for id, mails in requests:
+def note_one(written: Written, now: Micros) -> Posted:
+    """The box has it from now on."""
+    box, id, seq, file, offset, data = written
+    size, pending = len(data), box.pending
+    posted = Posted(id, seq, not pending)
+    if not box.is_loaded:
+        return posted  # All boxes were replaced meanwhile.
+    entry = Entry(seq, file, offset, size, id, now, MESSAGE, seq)
+    try:
+        box.write_byte = offset + size
+        box.next_seq = seq + 1
+        box.write_msg += 1
+        pending.append(entry)
+        if box.ids is not None:
+            box.ids[id] = seq
+    except BaseException:
+        box.forget()
+        raise
+    return posted
+
+
+def put_each(street: Street, requests: Sequence[Request], now: Micros, group: Group) -> None:
+    """Under the locks of all these boxes, by whoever has looked and said that it is `changing`.
+
+    Most of what goes into a log is only written, and noted later: `note_each`. So there must be no
+    more than one request for each box.
+    """
+    find, write_one, headed = street.box, street.write_one, street.journal.headed
+    answers, unnoted = group.answers, group.unnoted
+    boxes, segment = group.boxes, group.segment
+    for request in requests:
+        id, mails = request[0], request[1]
         box = find(id)
         try:
-            posted = put_one(box, mails[0], now, group) if len(mails) == 1 else None
+            written = write_one(box, mails[0], now) if len(mails) == 1 else None
         except OSError as error:
             answers.append(translated(error))
             continue
-        if posted is not None:
-            answers.append(posted)
-            group.puts += 1
+        if written is not None:
+            # Before it is hidden: whoever shows the group finds it here.
+            boxes.append(box)
+            if segment is None:
+                answers.append(note_one(written, now))
+                group.puts += 1
+                continue
+            unnoted.append((len(answers), written))
+            answers.append(UNNOTED)
+            _, _, seq, file, offset, data = written
+            box.hide(group, seq)
+            digest, salt = box.digest, box.salt
+            if (digest, file) not in headed:
+                street.journal.add_header(street, box, file, salt)
+            segment.added.append((WRITTEN, digest, file, salt, offset, data))
         elif group.is_quick and not _has_room(street, box, len(mails)):
             leave(id, mails, group)
         else:
             answers += _put_slowly(street, box, mails, now, group)
+
+
+def note_each(street: Street, now: Micros, group: Group) -> None:
+    """The boxes have what was written to their files. Under the mutex under which that was done;
+    the log may be on its way to the disk meanwhile."""
+    dirty, answers = street.dirty, group.answers
+    for place, written in group.unnoted:
+        answers[place] = note_one(written, now)
+        box, _, seq, file, offset, data = written
+        dirty[box.digest] = (box, (file, offset + len(data), seq + 1))
+    group.puts += len(group.unnoted)
+    group.unnoted = []
 
 
 def _has_room(street: Street, box: Box, count: int) -> bool:

@@ -77,6 +77,7 @@ class Upkeep:
                     folder.journal.write(group.segment)
                 except OSError as error:
                     raise translated(error) from error
+                group.write = group.segment.writes
             group.discards, self.discards = self.discards, []
         folder.sync(group)
 
