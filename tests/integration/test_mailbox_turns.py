@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.clock import Micros
 from penstock.errors import HubClosed, OutcomeUnknown, QueueFull, StoreFull
+from penstock.mail import NewMail
+from penstock.mailboxes.box import Box
 from penstock.mailboxes.coroutines import AsyncMailbox
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.postman import TURN_BYTES_MAX, TURN_MAX
@@ -323,3 +326,33 @@ def test_a_loop_that_ends_in_the_middle_of_a_turn_keeps_nobody(tmp_path: Path) -
         assert asyncio.run(box.put(2)).seq in (2, 3)
         hub.mailboxes.open("box").put(3, timeout=SOON)
         assert hub.mailboxes.open("box").peek_many(9)[-1].payload == 3
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+@pytest.mark.parametrize("boxes", [["x"], list("xyzuvw")])
+def test_one_who_is_struck_behind_a_write_leaves_a_box_that_can_be_used(
+    tmp_path: Path, boxes: list[str], is_logged: bool
+) -> None:
+    """What is put next is behind the message, not in its place."""
+
+    class Struck(BaseException):
+        pass
+
+    with Desk(tmp_path / "store") as desk:
+        requests = {box: [new_mail("first")] for box in boxes}
+        desk.put_all(requests, is_logged=is_logged)
+        write_one = desk.folder.write_one
+
+        def strike(box: Box, mail: NewMail, now: Micros) -> None:
+            write_one(box, mail, now)
+            raise Struck
+
+        desk.folder.write_one = strike
+        requests = {box: [new_mail("struck", b"a long message")] for box in boxes}
+        with pytest.raises(Struck):
+            desk.put_all(requests, is_logged=is_logged)
+        desk.folder.write_one = write_one
+        desk.put_all({box: [new_mail("last", b"short")] for box in boxes}, is_logged=is_logged)
+        assert desk.ids(boxes[0]) == ["first", "struck", "last"]
+        assert [desk.ids(box) for box in boxes[1:]] == [["first", "last"]] * len(boxes[1:])
+        assert desk.verify().is_clean

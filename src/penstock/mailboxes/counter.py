@@ -53,9 +53,11 @@ class Counter:
                 posted = None if written is None else note_one(written, now)
                 locks.release(number)
             except BaseException as error:
-                locks.release(number)
                 if isinstance(error, OSError):
+                    locks.release(number)
                     raise translated(error) from error
+                box.forget()  # The thread was struck, and others may have seen the message.
+                locks.release(number)
                 raise
             if posted is None:
                 return None

@@ -54,12 +54,16 @@ class KernelSync:
         self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
         self._result = ctypes.create_string_buffer(_RESULT_BYTES)
         self._done: Done | None = None
-        self._is_broken = False
+        self.is_broken = False
         """The thread was struck and may have missed something: others sync from here on."""
 
     @property
     def is_busy(self) -> bool:
-        return self._done is not None and not self._is_broken
+        return self._done is not None and not self.is_broken
+
+    @property
+    def is_free(self) -> bool:
+        return self._done is None and not self.is_broken
 
     def join(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on it is this loop's."""
@@ -68,7 +72,7 @@ class KernelSync:
     def begin(self, file: int, done: Done) -> bool:
         """Call `done`, on the loop, when all that was written to this file is on disk, or cannot
         be brought there. False if the kernel does not do that now."""
-        if self._is_broken:
+        if self.is_broken:
             return False
         assert self._done is None, "one at a time"
         _pack_request(
@@ -81,7 +85,7 @@ class KernelSync:
                 return True
             self._done = None
         except BaseException:
-            self._is_broken = True
+            self.is_broken = True
             raise
         return False
 
@@ -95,7 +99,7 @@ class KernelSync:
                 if done is not None:
                     done(OSError(error, os.strerror(error)) if error else None)
         except BaseException:
-            self._is_broken = True
+            self.is_broken = True
             raise
 
     def _next(self) -> int | None:
@@ -109,7 +113,7 @@ class KernelSync:
 
     def leave(self, loop: asyncio.AbstractEventLoop) -> None:
         """By any thread. Waits for what the kernel is about to do."""
-        self._is_broken = True
+        self.is_broken = True
         _syscall(self._destroy, self._context)
         try:
             loop.call_soon_threadsafe(self._part, loop)
@@ -122,5 +126,5 @@ class KernelSync:
 
     def abandon(self) -> None:
         """In a forked child: the loop and the kernel's part are the parent's."""
-        self._is_broken = True
+        self.is_broken = True
         os.close(self._event)

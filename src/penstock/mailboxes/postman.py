@@ -180,16 +180,13 @@ class Postman(Service):
             segment.begin_sync(kernel, lambda error: self._synced(error, loop))
 
     def _kernel_sync_for(self, loop: asyncio.AbstractEventLoop) -> KernelSync | None:
-        """That of a loop that has ended, or a new one: to end one takes long."""
+        """That of a loop that has ended, or a new one."""
         found: KernelSync | None = None
-        for other in [other for other in tuple(self._kernel_syncs) if other.is_closed()]:
-            kernel = self._kernel_syncs.pop(other, None)
-            if kernel is None:
-                continue
-            if found is None and not kernel.is_busy:
+        for other, kernel in tuple(self._kernel_syncs.items()):
+            is_free = other.is_closed() and kernel is not None and kernel.is_free
+            if is_free and self._kernel_syncs.pop(other, None) is not None:
                 found = kernel
-            else:
-                kernel.leave(other)
+                break
         found = found or self._folder.disk.kernel_sync()
         if found is None:
             return None
@@ -235,6 +232,15 @@ class Postman(Service):
         if first is not None and first is self._seen_written and self._is_asleep:
             self._rouse()
         self._seen_written = first
+        self._leave(only_closed=True)
+
+    def _leave(self, *, only_closed: bool) -> None:
+        """The loops that have ended, or all. Takes a while."""
+        for loop in tuple(self._kernel_syncs):
+            if loop.is_closed() or not only_closed:
+                kernel = self._kernel_syncs.pop(loop, None)
+                if kernel is not None:
+                    kernel.leave(loop)
 
     def _rouse(self) -> None:
         if self._thread is None:
@@ -258,10 +264,7 @@ class Postman(Service):
     def stop(self, timeout_seconds: float | None = None) -> None:
         self._is_closed = True
         super().stop(timeout_seconds)
-        while self._kernel_syncs:
-            loop, kernel = self._kernel_syncs.popitem()
-            if kernel is not None:
-                kernel.leave(loop)
+        self._leave(only_closed=False)
 
     def abandon(self) -> None:
         """In a forked child."""

@@ -82,7 +82,8 @@ def writing_to(street: Street) -> WriteOne:
 
     def write_one(box: Box, mail: NewMail, now: Micros) -> Written | None:
         """At the end of the box's file. None if this message needs a closer look. Under the box's
-        lock, and the mutex until it is noted, too."""
+        lock, and under the mutex until it is noted: a box whose message is not, because the thread
+        was struck, must be forgotten."""
         pending, offset = box.pending, box.write_byte
         if (
             box.looked_at != street.seen
@@ -103,9 +104,6 @@ def writing_to(street: Street) -> WriteOne:
         except OSError:
             undo(box, street, [Write(box.digest, box.write_file, salt, offset, data)])
             raise
-        except BaseException:
-            box.forget()  # The thread was struck, and others may have seen the message.
-            raise
         return box, id, seq, box.write_file, offset, data
 
     return write_one
@@ -118,17 +116,12 @@ def note_one(written: Written, now: Micros) -> Posted:
     posted = Posted(id, seq, not pending)
     if not box.is_loaded:
         return posted  # All boxes were replaced meanwhile.
-    entry = Entry(seq, file, offset, size, id, now, MESSAGE, seq)
-    try:
-        box.write_byte = offset + size
-        box.next_seq = seq + 1
-        box.write_msg += 1
-        pending.append(entry)
-        if box.ids is not None:
-            box.ids[id] = seq
-    except BaseException:
-        box.forget()
-        raise
+    box.write_byte = offset + size
+    box.next_seq = seq + 1
+    box.write_msg += 1
+    pending.append(Entry(seq, file, offset, size, id, now, MESSAGE, seq))
+    if box.ids is not None:
+        box.ids[id] = seq
     return posted
 
 
@@ -146,17 +139,22 @@ def put_each(street: Street, requests: Sequence[Request], now: Micros, group: Gr
         box = find(id)
         try:
             written = write_one(box, mails[0], now) if len(mails) == 1 else None
+            if written is not None and segment is not None:
+                unnoted.append((len(answers), written))
+            elif written is not None:
+                answers.append(note_one(written, now))
         except OSError as error:
             answers.append(translated(error))
             continue
+        except BaseException:
+            box.forget()
+            raise
         if written is not None:
             # Before it is hidden: whoever shows the group finds it here.
             boxes.append(box)
             if segment is None:
-                answers.append(note_one(written, now))
                 group.puts += 1
                 continue
-            unnoted.append((len(answers), written))
             answers.append(UNNOTED)
             _, _, seq, file, offset, data = written
             box.hide(group, seq)
