@@ -20,6 +20,7 @@ from penstock.settings import Settings
 from penstock.telemetry import Telemetry
 from penstock.testing import FakeClock
 from tests.crash.mailbox_world import FastDisk, new_mail, small_settings
+from tests.waiting import SOON, wait_until
 
 
 class Room:
@@ -32,6 +33,17 @@ class Room:
         self.executor = ThreadPoolExecutor(2)
         self.mail = MailRoom(lambda: str(root), self.settings, self.clock, self.telemetry, disk)
         self.mailboxes = Mailboxes(lambda: self)  # type: ignore[arg-type, return-value]
+
+    def stop_janitor(self) -> Room:
+        """From now on nobody takes part but callers and the postman."""
+        assert self.mail.folder is not None, "opened now, if it was not"
+        assert self.mail._janitor is not None
+        self.mail._janitor.stop(SOON)
+        return self
+
+    def wait_for_postman(self) -> None:
+        """Until it sleeps: it answers first."""
+        wait_until(lambda: self.mail.postman._is_asleep, "the postman sleeps")
 
     def close(self) -> None:
         try:

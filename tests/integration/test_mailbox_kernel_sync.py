@@ -17,7 +17,6 @@ from penstock.mail import Posted
 from penstock.mailboxes.coroutines import AsyncMailbox
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.kernel_sync import Done, KernelSync
-from penstock.mailboxes.postman import Postman
 from tests.factories import hub_on
 from tests.integration.mailbox_desk import Room
 from tests.processes import in_fork
@@ -87,23 +86,20 @@ def open_box(room: Room, id: str) -> AsyncMailbox:
 
 
 async def open_boxes(room: Room, count: int) -> list[AsyncMailbox]:
-    """Boxes that have a message each, and a log that nobody else syncs."""
+    """Boxes that have two messages each, the second synced by the kernel if it does that. Nobody
+    else is at work any more."""
+    room.stop_janitor()
     boxes = [open_box(room, f"box-{n}") for n in range(count)]
     await asyncio.gather(*(box.put(0) for box in boxes))
+    room.wait_for_postman()
     await asyncio.gather(*(box.put(1) for box in boxes))
     return boxes
-
-
-def stop_janitor(room: Room) -> None:
-    assert room.mail._janitor is not None
-    room.mail._janitor.stop(SOON)
 
 
 async def test_no_thread_syncs_what_the_kernel_does(open_room: OpenRoom) -> None:
     disk = KernelDisk()
     room = open_room(disk)
     boxes = await open_boxes(room, 8)
-    stop_janitor(room)
     begun, by_threads = disk.kernels[0].begun, disk.threads_syncs
     for some in (boxes, boxes[:1], boxes[:1] * 5):
         posted = await asyncio.gather(*(box.put("more") for box in some))
@@ -120,7 +116,6 @@ async def test_nobody_is_answered_or_shown_anything_before(open_room: OpenRoom) 
     disk = KernelDisk()
     room = open_room(disk)
     box, other = await open_boxes(room, 2)
-    stop_janitor(room)
     (kernel,) = disk.kernels
     kernel.is_held = True
     first = asyncio.create_task(box.put(2))
@@ -159,7 +154,6 @@ async def test_a_sync_that_fails_is_told_to_all_and_nothing_is_put_any_more(
     disk = KernelDisk()
     room = open_room(disk)
     boxes = await open_boxes(room, 6)
-    stop_janitor(room)
     disk.kernels[0].error = errno.EIO
     found = await asyncio.gather(*(box.put(2) for box in boxes), return_exceptions=True)
     assert [type(one) for one in found] == [MailboxesFailed] * 6
@@ -177,7 +171,6 @@ async def test_where_the_kernel_does_not_a_thread_syncs(
         monkeypatch.setattr(disk, "kernel_sync", lambda: None)
     room = open_room(disk)
     (box,) = await open_boxes(room, 1)
-    stop_janitor(room)
     if how == "refused":
         monkeypatch.setattr(disk.kernels[0], "begin", lambda file, done: False)
     elif how == "no such file":
@@ -282,14 +275,11 @@ def test_loops_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
             await box.put(0)
             await box.put(1)
 
-        asyncio.run(put())
         before = open_files()
         for _ in range(20):
             asyncio.run(put())
-        assert len(open_files()) <= len(before) + 1
-        postman = hub._open().mail.postman
-        assert isinstance(postman, Postman)
-        wait_until(lambda: not postman._kernel_syncs, "the last one is left, too")
+        wait_until(lambda: open_files() == before, "the last one is left, too")
+        assert not hub._open().mail.postman._kernel_syncs
 
 
 def open_files() -> list[str]:
@@ -323,8 +313,8 @@ async def test_hubs_that_are_closed_leave_a_loop_as_it_was(tmp_path: Path) -> No
 
 
 async def test_who_puts_while_the_hub_is_closed_is_told(tmp_path: Path) -> None:
-    for _ in range(10):
-        hub = hub_on(tmp_path / "hub.db")
+    for n in range(10):
+        hub = hub_on(tmp_path / f"hub-{n}.db")
         box = hub.aio.mailboxes.open("box")
         await box.put(0)
         closing = asyncio.create_task(asyncio.to_thread(hub.close))

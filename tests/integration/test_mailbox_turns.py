@@ -32,15 +32,6 @@ def open_box(room: Room, id: str) -> AsyncMailbox:
     return AsyncMailbox(lambda: room, id)  # type: ignore[arg-type, return-value]
 
 
-def open_alone(open_room: OpenRoom, disk: Disk, **settings: int) -> Room:
-    """Nobody syncs but the postman."""
-    room = open_room(disk, **settings)
-    assert room.mail.folder is not None
-    assert room.mail._janitor is not None
-    room.mail._janitor.stop(SOON)
-    return room
-
-
 class WatchedDisk(Disk):
     """Who writes and who syncs; a sync waits for as long as a test says."""
 
@@ -73,7 +64,7 @@ async def test_the_loop_writes_and_where_the_kernel_does_not_another_thread_sync
     open_room: OpenRoom,
 ) -> None:
     disk, me = WatchedDisk(), threading.get_ident()
-    room = open_alone(open_room, disk)
+    room = open_room(disk).stop_janitor()
     boxes = [open_box(room, f"box-{n}") for n in range(8)]
     await asyncio.gather(*(box.put("new") for box in boxes))
     for some in (boxes, boxes[:1], boxes[:1] * 5):
@@ -90,13 +81,12 @@ async def test_what_takes_longer_is_written_by_another_thread(
 ) -> None:
     """The loop's others do not wait for it."""
     disk, me = WatchedDisk(), threading.get_ident()
-    room = open_alone(
-        open_room,
+    room = open_room(
         disk,
         payload_bytes_max=2 * TURN_BYTES_MAX,
         mailbox_messages_max=8,
         mailbox_file_messages_max=9,
-    )
+    ).stop_janitor()
     box = open_box(room, "box")
     await box.put_many(range(8))
     mails = await box.peek_many(8)
@@ -201,7 +191,7 @@ async def test_what_is_put_while_others_are_synced_shows_when_it_is_synced_itsel
     open_room: OpenRoom,
 ) -> None:
     disk = WatchedDisk()
-    room = open_alone(open_room, disk)
+    room = open_room(disk).stop_janitor()
     box = open_box(room, "box")
     await box.put(0)
     disk.is_syncing.clear()
