@@ -9,7 +9,7 @@ log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
 "$python" -m pytest --spark only "$@" >"$log" 2>&1 &
 spark=$!
-"$python" -m pytest -n 3 --dist worksteal --spark without "$@"
+"$python" -m pytest -n 4 --dist worksteal --spark without "$@"
 others=$?
 wait "$spark"
 with_spark=$?
