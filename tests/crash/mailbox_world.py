@@ -19,6 +19,7 @@ from penstock import codec
 from penstock.clock import Micros
 from penstock.errors import PenstockError, QuotaExceeded
 from penstock.mail import Mail, MailKind, NewMail, Posted
+from penstock.mailboxes.commit_log import Segment
 from penstock.mailboxes.contents import delete, look, mails_of
 from penstock.mailboxes.disk import Disk
 from penstock.mailboxes.folder import Folder
@@ -94,19 +95,35 @@ class Program:
         return self.put_all({box: list(ids)}, size=size)[0]
 
     def put_all(
-        self, boxes: dict[str, list[str]], size: int = 0
+        self, boxes: dict[str, list[str]], size: int = 0, *, is_synced_beside: bool = False
     ) -> list[list[Posted | PenstockError]]:
+        """As an event loop does it, and what takes more steps as the postman's thread."""
         self.world.attempting([(box, id) for box, ids in boxes.items() for id in ids])
-        requests = [
-            (box, [new_mail(id, id.encode().ljust(size, b".")) for id in ids])
+        requests = {
+            box: [new_mail(id, id.encode().ljust(size, b".")) for id in ids]
             for box, ids in boxes.items()
-        ]
-        group = self.folder.put(requests, is_logged=True)
-        left = iter(group.answers)
-        answers = [[next(left) for _ in mails] for _, mails in requests]
+        }
+        answers: dict[str, list[Posted | PenstockError]] = {}
+        left = list(requests.items())
+        group = Group()
+        begin_sync = Segment.sync if is_synced_beside else lambda segment: None
+        if self.folder.try_put(left, group, log_bytes=0, begin_sync=begin_sync):
+            answers = self._written(group, left)
+            left = [request for request in left if request[0] not in answers]
+        if left:
+            answers |= self._written(self.folder.put(left, is_logged=True), left)
+        return [answers[box] for box in requests]
+
+    def _written(
+        self, group: Group, requests: list[tuple[str, list[NewMail]]]
+    ) -> dict[str, list[Posted | PenstockError]]:
+        """The answers for each box, of those that were not left."""
+        found = iter(group.answers)
+        answers = {box: [next(found) for _ in mails] for box, mails in requests}
+        answers = {box: own for box, own in answers.items() if box not in group.left}
         told = [
             (box, answer.id)
-            for (box, _), own in zip(requests, answers, strict=True)
+            for box, own in answers.items()
             for answer in own
             if isinstance(answer, Posted)
         ]
@@ -123,7 +140,7 @@ class Program:
             self.folder.show(group)
 
     def send(self, box: str, *ids: str, size: int = 0) -> None:
-        self.put(box, *ids, size=size)
+        self.put_all({box: list(ids)}, size, is_synced_beside=True)
         self.sync()
 
     def peek(self, box: str) -> list[Mail]:
